@@ -12,11 +12,10 @@ from cordwood.cleaning.proof.pairs import Pair, Side
 from tests import knobs
 from tests.cleaning.proof.planting import NOW, State, cleaned_example
 from tests.cleaning.proof.proving import verify_pairs
-from tests.cleaning.proof.wrong_results import wrong_results
+from tests.cleaning.proof.wrong_results import HORIZON, wrong_results
 
 pytestmark = pytest.mark.more
 
-HORIZON = NOW + 86_400_000
 #: One in this number of runs plants an error.
 EVERY = 4
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.proof import quick
-from cordwood.cleaning.proof.judging import Judge
+from cordwood.cleaning.proof.judging import SUMMARY, Judge, Summaries
 from cordwood.cleaning.proof.keys import KeyEntries, KeyRules
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Pair, Piece, ViolationKind
 from cordwood.cleaning.proof.producers import SEEN, ProducerNotes
@@ -160,14 +160,14 @@ class _Stream:
     Attributes:
         upto: all records up to and including this offset have been read.
         last_known: last offset before damage that ends the reading; MAX_OFFSET without such damage.
-        newest: base offsets of batches, and the newest timestamp of their records. A batch whose records arrive in
-            several pieces occurs several times.
+        summaries: base offsets of batches, and summaries of their records. A batch whose records arrive in several
+            pieces occurs several times.
     """
 
     def __init__(self, windows: RangeWindows, digests: Digests) -> None:
         self.upto = windows.part.start - 1
         self.last_known = MAX_OFFSET
-        self.newest: list[tuple[Int64Array, Int64Array]] = []
+        self.summaries: list[tuple[Int64Array, Summaries]] = []
         self._windows = windows
         self._facts = windows.facts
         self._digests = digests
@@ -215,7 +215,7 @@ class _Stream:
         """Drop all batches and records that were read."""
         self._batches.clear()
         self._records.clear()
-        self.newest.clear()
+        self.summaries.clear()
 
     def _read(self) -> Iterator[bool]:
         for segment, item in self._windows:
@@ -253,7 +253,11 @@ class _Stream:
         ascend = np.empty(rows.size, np.bool_)
         firsts, counts, newest = (np.empty(rows.size, np.int64) for _ in range(3))
         found, wrong = look_over(rows, self._last, ascend, firsts, counts, newest)
-        self.newest.append((batches["base_offset"][rows["batch"][firsts[:found]]], newest[:found]))
+        summaries = np.empty(found, SUMMARY)
+        summaries["first_offset"] = rows["offset"][firsts[:found]]
+        summaries["last_offset"] = rows["offset"][firsts[:found] + counts[:found] - 1]
+        summaries["newest"] = newest[:found]
+        self.summaries.append((batches["base_offset"][rows["batch"][firsts[:found]]], summaries))
         for at in self._sample.choose(int(found)):
             self._sample.check(columns, window, rows[firsts[at] : firsts[at] + counts[at]])
         data, rows = self._digests.replace(columns.data, rows)
@@ -285,7 +289,7 @@ def _compare_same(windows: RangeWindows, judge: Judge, notes: ProducerNotes) -> 
     while state.upto < MAX_OFFSET:
         state.read_on()
         batches = state.take_batches(state.upto)
-        state.newest.clear()
+        state.summaries.clear()
         judge.facts.count(Count.UNCHANGED_BYTES, batches["size_bytes"].sum())
         notes.add(batches, batches)
         for piece in state.take_records(state.upto):
@@ -300,7 +304,7 @@ def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: Pro
     done = was.part.start - 1
     while done < before.last_known:
         (before if before.upto <= after.upto else after).read_on()
-        before.newest.clear()
+        before.summaries.clear()
         bound = min(before.upto, after.upto, before.last_known)
         if bound > done:
             judge.records_of_both(before.take_records(bound), after.take_records(bound))
@@ -309,7 +313,7 @@ def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: Pro
             # itself has been read.
             ended = int(batches["last_offset"][-1]) if batches.size else NONE
             theirs = after.take_batches(bound if bound == before.last_known else ended)
-            judge.batches(batches, theirs, *_newest_of(theirs, after))
+            judge.batches(batches, theirs, *_summaries_of(theirs, after))
             notes.add(batches, theirs)
             done = bound
     # Offsets after damage in the state before cannot be compared, but the state after may be damaged there, too.
@@ -318,17 +322,21 @@ def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: Pro
         after.read_on()
 
 
-def _newest_of(after: BatchRows, state: _Stream) -> tuple[Int64Array, BoolArray]:
-    """Return each batch's newest record timestamp, and whether it is known; keep the timestamps of later batches."""
-    if not state.newest:
-        return np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
-    bases, which = np.unique(np.concatenate([bases for bases, _ in state.newest]), return_inverse=True)
-    times = np.full(bases.size, np.iinfo(np.int64).min)
-    np.maximum.at(times, which, np.concatenate([times for _, times in state.newest]))
+def _summaries_of(after: BatchRows, state: _Stream) -> tuple[Summaries, BoolArray]:
+    """Return a summary of each batch's records, and whether it is known; keep the summaries of later batches."""
+    if not state.summaries:
+        return np.zeros(after.size, SUMMARY), np.zeros(after.size, np.bool_)
+    bases = np.concatenate([bases for bases, _ in state.summaries])
+    parts = np.concatenate([parts for _, parts in state.summaries])
+    order = np.argsort(bases, kind="stable")
+    bases, starts = np.unique(bases[order], return_index=True)
+    merged = parts[order][starts]
+    for name in ("last_offset", "newest"):
+        merged[name] = np.maximum.reduceat(parts[name][order], starts)
     at = np.minimum(np.searchsorted(bases, after["base_offset"]), bases.size - 1)
     later = bases > (after["base_offset"].max() if after.size else NONE)
-    state.newest = [(bases[later], times[later])] if later.any() else []
-    return times[at], bases[at] == after["base_offset"]
+    state.summaries = [(bases[later], merged[later])] if later.any() else []
+    return merged[at], bases[at] == after["base_offset"]
 
 
 # ---- records too large for a batch of pairs --------------------------------------------------------------------------

@@ -16,6 +16,9 @@ from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME,
 from cordwood.kernels.side_by_side import INVENTED, match_records
 from cordwood.storage.log.view import LogView
 
+#: The records of a batch: their first and last offset, and their newest timestamp.
+SUMMARY = np.dtype([(name, "<i8") for name in ("first_offset", "last_offset", "newest")], align=True)
+Summaries = npt.NDArray[np.void]
 #: The violation for each difference of a record that the kernel reports.
 _DIFFERENCES = {
     side_by_side.TIMESTAMP: ViolationKind.TIMESTAMP,
@@ -40,6 +43,8 @@ class Judge:
         written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
         latest = min(pair.now_ms, LONG_MAX - pair.delete_retention_ms)
         self._horizon_min = np.minimum(written, latest) + pair.delete_retention_ms
+        # The last batch of the state before that was judged ends here.
+        self._ended = part.start - 1
 
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
         """Compare the records of both states up to the same offset."""
@@ -106,11 +111,11 @@ class Judge:
         flagged = batches["attributes"] & DELETE_HORIZON != 0
         return np.asarray(flagged & (batches["base_timestamp"] <= self._pair.now_ms))
 
-    def batches(self, before: BatchRows, after: BatchRows, newest: Int64Array, known: BoolArray) -> None:
+    def batches(self, before: BatchRows, after: BatchRows, summaries: Summaries, known: BoolArray) -> None:
         """Compare the batches of both states up to the same offset.
 
         Args:
-            newest: int64[batches after], the newest record timestamp of each batch, where it is `known`.
+            summaries: SUMMARY[batches after], where they are `known`; without offsets in the quick pass.
         """
         self.facts.count(Count.BATCHES, after.size)
         if before.size:
@@ -123,8 +128,11 @@ class Judge:
         self.facts.broken_batches(ViolationKind.BATCH_INVENTED, after, ~found)
         after, owner = after[found], owner[found]
         if before.size:
-            self._fields(before[owner], after, np.diff(owner, prepend=NONE) == 0, newest[found], known[found])
+            ends = np.concatenate([np.array([self._ended]), before["last_offset"][:-1]])
+            overlaps = (np.diff(owner, prepend=NONE) == 0) | (after["base_offset"] <= ends[owner])
+            self._fields(before[owner], after, overlaps, summaries[found], known[found])
             self._lost(before, after, owner)
+            self._ended = int(before["last_offset"][-1])
 
     def _is_wrong_horizon(self, was: BatchRows, horizons: Int64Array, is_new: BoolArray) -> BoolArray:
         """Return bool[batches]: whether a delete horizon is new, and no clean of the state before can have set it."""
@@ -139,15 +147,19 @@ class Judge:
         return np.zeros_like(early)
 
     def _fields(
-        self, was: BatchRows, now: BatchRows, is_second: BoolArray, newest: Int64Array, known: BoolArray
+        self, was: BatchRows, now: BatchRows, overlaps: BoolArray, summaries: Summaries, known: BoolArray
     ) -> None:
-        """Compare header fields with the state before, and with the newest record timestamp where it is known.
+        """Compare header fields with the state before, and with the records where these are known.
 
         Args:
-            is_second: bool[batches], True if the batch before also has records of the same batch of the state before.
+            overlaps: bool[batches], True if the batch shares its batch of the state before with the previous one, or
+                begins in an older one.
         """
         legacy, empty = was["magic"] < 2, now["record_count"] == 0
-        reversed_ = now["base_offset"] > now["last_offset"]
+        # A batch of an old format has only the offsets that stay: a wrapper's own base offset is unknown before.
+        converted = legacy & known & (now["magic"] == 2)
+        inexact = (now["base_offset"] != summaries["first_offset"]) | (now["last_offset"] != summaries["last_offset"])
+        misplaced = (overlaps & (now["base_offset"] >= 0)) | (now["base_offset"] > now["last_offset"])
         late = was["attributes"] & LOG_APPEND_TIME != 0
         offsets = (was["base_offset"] != now["base_offset"]) | (was["last_offset"] != now["last_offset"])
         whole = was["record_count"] == now["record_count"]
@@ -156,8 +168,7 @@ class Judge:
         compared = np.where(empty, ~(DELETE_HORIZON | CODEC_MASK), ~DELETE_HORIZON)
         had, has = (rows["attributes"] & DELETE_HORIZON != 0 for rows in (was, now))
         broken = {
-            # A compressed batch of an old format does not have its base offset, and keeps only the offsets that stay.
-            ViolationKind.BATCH_OFFSETS: np.where(legacy, is_second | reversed_, offsets),
+            ViolationKind.BATCH_OFFSETS: np.where(legacy, misplaced | (converted & inexact), offsets),
             ViolationKind.BATCH_EPOCH: was["leader_epoch"] != now["leader_epoch"],
             ViolationKind.BATCH_PRODUCER: (was["producer_id"] != now["producer_id"])
             | (was["producer_epoch"] != now["producer_epoch"])
@@ -167,7 +178,7 @@ class Judge:
             | (~legacy & (now["record_count"] > was["record_count"])),
             ViolationKind.BATCH_TIME: (said > latest)
             | ((late | empty | (whole & ~legacy)) & (said != latest))
-            | (known & (said != latest) & (said != newest)),
+            | (known & (said != latest) & (said != summaries["newest"])),
             ViolationKind.HORIZON: (had & ~empty & (~has | (was["base_timestamp"] != now["base_timestamp"])))
             | self._is_wrong_horizon(was, now["base_timestamp"], has & ~had),
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cordwood.cleaning.proof.judging import Judge
+from cordwood.cleaning.proof.judging import SUMMARY, Judge
 from cordwood.cleaning.proof.pairs import Count, Int64Array
 from cordwood.cleaning.proof.producers import ProducerNotes
 from cordwood.cleaning.proof.reading import PairRange, RangeWindows, Sampler
@@ -200,6 +200,8 @@ class _Pending:
         """Judge and note the batches."""
         if self._before:
             before, after = np.concatenate(self._before), np.concatenate(self._after)
-            self.judging.batches(before, after, np.concatenate(self._newest), after["record_count"] > 0)
+            summaries = np.zeros(after.size, SUMMARY)
+            summaries["newest"] = np.concatenate(self._newest)
+            self.judging.batches(before, after, summaries, after["record_count"] > 0)
             self.notes.add(before, after)
         self._before, self._after, self._newest, self._count = [], [], [], 0
