@@ -25,7 +25,16 @@ UNPACKED = Path(tempfile.gettempdir()) / f"cordwood-fixtures-{os.getuid()}"
 #: Times in the second round of the kraft fixtures; by the later one all lags have passed.
 TIMES = (1_795_253_410_181, 1_795_253_410_181 + 40 * 3_600_000)
 
-NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in PACKED.glob("*/*.tar.gz"))
+#: Directories whose logs are whole without a tier.
+NAMES = sorted(
+    archive.name.removesuffix(".tar.gz") for archive in PACKED.glob("*/*.tar.gz") if archive.parent.name != "tiered"
+)
+#: Fixtures of tiered topics, with the places of their tier and keys. Their log directory is `kafka-logs`.
+TIERED: dict[str, tuple[str, ...]] = {
+    "local-tiered": ("kafka-tiered-storage",),
+    "local-tiered-pair": ("kafka-tiered-storage",),
+    "aiven-s3": ("bucket/kafka", "test-key.json"),
+}
 #: Fixtures of brokers that were stopped cleanly.
 STOPPED = [name for name in NAMES if not name.startswith("kraft-crashed") or name.endswith("-recovered")]
 CRASHED = [name for name in NAMES if name not in STOPPED]
@@ -60,6 +69,15 @@ def unpacked(archive: Path) -> Path:
                 tar.extractall(aside)
             aside.rename(target)
     return target
+
+
+def tier_options(name: str) -> list[str]:
+    """The options for the tier of a fixture."""
+    return [
+        argument
+        for flag, place in zip(("--tier", "--tier-key"), TIERED[name], strict=False)
+        for argument in (flag, f"{fixture(name)}/{place}")
+    ]
 
 
 def copy_of(path: Path, target: Path) -> Path:

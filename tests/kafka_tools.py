@@ -80,6 +80,11 @@ class Oracle:
         lines = "".join(f"{json.dumps(line)}\n" for line in asked)
         return _lines(_run([FOLDER / "oracle", "messages"], text=lines))
 
+    def tier(self, asked: Iterable[Line]) -> list[Line]:
+        """Ask Kafka's rules of tiered storage, see OracleTier.java; an answer per line."""
+        lines = "".join(f"{json.dumps(line)}\n" for line in asked)
+        return _lines(_run([FOLDER / "oracle", "tier"], text=lines))
+
     def batch(self, commands: Iterable[Sequence[Word]], *, exits: Sequence[int] = (0,)) -> list[list[Line]]:
         """Run many commands in one process, at 50 ms each instead of 200; return a list of lines per command."""
         asked = [[str(word) for word in command] for command in commands]

@@ -30,6 +30,8 @@ def ls(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     index_dir: AnyPath | None = None,
     index_entries: bool = False,
     exact: bool = False,
@@ -48,6 +50,9 @@ def ls(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
         exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
@@ -69,6 +74,8 @@ def view_html(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     exact: bool = False,
     keys: bool = True,
@@ -91,6 +98,9 @@ def view_html(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
@@ -115,6 +125,8 @@ def get(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     index_dir: AnyPath | None = None,
     last: bool = False,
     key_as: str = "utf8",
@@ -139,6 +151,9 @@ def get(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         last: Only the newest committed record of each key. Older segments may stay unread.
         key_as: The type of keys, given and shown: utf8, json, bytes, hex, short, int, long, float, double, uuid; or
@@ -163,6 +178,8 @@ def erase_check(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     values: bool = False,
     key_as: str = "utf8",
     now_ms: int | None = None,
@@ -184,6 +201,9 @@ def erase_check(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         values: Also look for the bytes of the keys within values and headers, and within other keys.
         key_as: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
             protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always stands for
@@ -262,6 +282,8 @@ def transactions(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
 ) -> TransactionListing:
     """List the open transactions in one broker's directories, and the data that they hold back.
@@ -277,6 +299,9 @@ def transactions(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Compute ages as of this time (ms since 1970). Default: now.
 
     Raises:
@@ -367,6 +392,8 @@ def why(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     exact: bool = False,
     keys: bool = True,
@@ -389,6 +416,9 @@ def why(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
@@ -411,6 +441,8 @@ def plan(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -435,6 +467,9 @@ def plan(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
@@ -467,6 +502,8 @@ def plan_exact(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -500,6 +537,9 @@ def plan_exact(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
@@ -535,6 +575,8 @@ def clean(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -574,6 +616,9 @@ def clean(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
@@ -619,6 +664,8 @@ def clean_in_place(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -659,6 +706,9 @@ def clean_in_place(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
@@ -748,6 +798,8 @@ def verify(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
@@ -776,6 +828,9 @@ def verify(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
         retention: Allow log start offsets to increase, as by retention or deleted records.
@@ -856,6 +911,8 @@ def explain(
     overrides: Sequence[str] = (),
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     against: Sequence[str] = (),
     days: float = 28.0,
     now_ms: int | None = None,
@@ -878,6 +935,9 @@ def explain(
         overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         against: Compare with a further set of configs, which has this config in addition.
         days: Replay so many days, up to the log's last record. Default: 28.
         now_ms: Say as of this time (ms since 1970) what happens at once. Default: now.
@@ -904,6 +964,8 @@ def latest_table(
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
 ) -> DataFrame:
@@ -935,6 +997,9 @@ def latest_table(
         high_watermark: All replicas have the log up to this offset (end: all of it); later records do not count.
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
@@ -959,6 +1024,8 @@ def table_offsets(
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
 ) -> dict[int, int]:
@@ -984,6 +1051,9 @@ def table_offsets(
         high_watermark: All replicas have the log up to this offset (end: all of it); later records do not count.
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
@@ -1008,6 +1078,8 @@ def write_table(
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
     metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
     format: str = "parquet",
@@ -1042,6 +1114,9 @@ def write_table(
         high_watermark: All replicas have the log up to this offset (end: all of it); later records do not count.
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+        tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.

@@ -40,7 +40,7 @@ from cordwood.storage.formats import (
 )
 from cordwood.storage.formats.properties import encode_partition_metadata
 from tests.command import run, start
-from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
+from tests.fixtures import PACKED, TIERED, Isolation, copy_of, fixture, reads, tier_options
 from tests.knobs import in_turns
 
 Line = dict[str, Any]
@@ -55,7 +55,9 @@ QUICK = (
     "legacy-v0-before",
     "other-clients-after",
 )
-READ = in_turns(sorted(one.name.split(".read_")[0] for one in PACKED.glob("*/*.read_committed.jsonl.gz")), *QUICK)
+READ = in_turns(
+    sorted({one.name.split(".read_")[0] for one in PACKED.glob("*/*.read_committed.jsonl.gz")} - TIERED.keys()), *QUICK
+)
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -124,6 +126,20 @@ def in_consumers_words(name: str, value: Any) -> Line:
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("name", READ)
 def test_records_are_those_that_a_consumer_read(name: str, isolation: Isolation) -> None:
+    check_records(name, isolation, fixture(name))
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize(
+    ("name", "logs"), [(name, "kafka-logs") for name in TIERED] + [("local-tiered-pair", "kafka-logs-1")]
+)
+def test_records_of_a_log_with_its_tier_are_those_that_a_consumer_read(
+    name: str, logs: str, isolation: Isolation
+) -> None:
+    check_records(name, isolation, fixture(name) / logs, *tier_options(name))
+
+
+def check_records(name: str, isolation: Isolation, *arguments: str | Path) -> None:
     expected: dict[tuple[str, int], list[Line]] = {}
     for line in reads(name, isolation):
         records = expected.setdefault((line["topic"], line["partition"]), [])
@@ -134,8 +150,8 @@ def test_records_are_those_that_a_consumer_read(name: str, isolation: Isolation)
     # The consumers of old brokers did not support leader epochs.
     knows_epochs = any(record["leader_epoch"] is not None for records in expected.values() for record in records)
     found: dict[tuple[str, int], list[Line]] = {partition: [] for partition in expected}
-    for line in lines("--isolation", isolation, "--no-decode", fixture(name)):
-        if line["topic"] != "__cluster_metadata":
+    for line in lines("--isolation", isolation, "--no-decode", *arguments):
+        if (line["topic"], line["partition"]) in expected:
             said = as_consumer_says(line)
             found[line["topic"], line["partition"]].append(said if knows_epochs else said | {"leader_epoch": None})
     for partition, records in expected.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import cordwood
-from cordwood.commands.get import murmur2
 from cordwood.commands.why.next_step import StepKind, prospects_of
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -46,22 +44,6 @@ def records(first: int, *pairs: tuple[str, str | None]) -> list[Record]:
         Record(first + at, 1000 + first + at, key.encode(), None if value is None else value.encode())
         for at, (key, value) in enumerate(pairs)
     ]
-
-
-#: From Kafka's UtilsTest.testMurmur2.
-MURMUR2 = {
-    "21": -973932308,
-    "foobar": -790332482,
-    "a-little-bit-long-string": -985981536,
-    "a-little-bit-longer-string": -1486304829,
-    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-    "abc": 479470107,
-}
-
-
-@pytest.mark.parametrize("text", MURMUR2)
-def test_keys_are_hashed_as_by_kafkas_producers(text: str) -> None:
-    assert struct.unpack(">i", struct.pack(">I", murmur2(text.encode())))[0] == MURMUR2[text]
 
 
 @pytest.mark.parametrize("name", STOPPED)

@@ -11,22 +11,23 @@ from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter, PatternPrinter, Printer, TextPrinter
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, give_up_output, named
-from cordwood.cli.options import Partitions, Topics
+from cordwood.cli.options import Partitions, Topics, with_options
 from cordwood.cli.values import Shown, ShownAs, ValueFormat, json_string, parse_bytes, parse_offsets, quoted
-from cordwood.commands.options import DECODERS, parse_time
+from cordwood.commands.options import DECODERS, TierPlace, parse_time
 from cordwood.common.errors import RequestError
 from cordwood.common.types import Isolation
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.tables.decoders.keys import schema_folder
 
 _TIME = "Milliseconds since the epoch, an ISO time (UTC without a zone), or an age such as 5m (ms, s, m, h, d)."
 
 
+@with_options
 def dump(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH...", help="Files, partitions, log directories.", show_default=False)
     ],
+    tier_place: TierPlace,
     batches: Annotated[bool, typer.Option("--batches", help="Show batches; with --records, both.")] = False,
     records: Annotated[bool, typer.Option("--records", help="Show records; with --batches, both.")] = False,
     topic: Topics = None,
@@ -159,7 +160,7 @@ def dump(
         tail=tail,
         follow=follow,
     )
-    fs = file_system_for([*paths, index_dir, *_folders(key_as, value_as)])
+    fs = tier_place.store([*paths, index_dir, *_folders(key_as, value_as)])
     by_name = not no_decode and not (key_format or value_format or key_as or value_as)
     shown = ShownAs(*(_shown(one, fs, in_json=as_json) for one in (key_as, value_as)))
     printer: Printer

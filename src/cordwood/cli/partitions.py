@@ -13,10 +13,9 @@ from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Line, LogProgress
 from cordwood.commands import check as check_command
 from cordwood.commands import ls as list_command
-from cordwood.commands.options import ListOptions, WhyOptions
+from cordwood.commands.options import ListOptions, TierPlace, WhyOptions
 from cordwood.common.errors import RequestError
 from cordwood.common.text import number
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check
 from cordwood.storage.check.sampling import Quick
 
@@ -71,11 +70,13 @@ def ls(
     return EXIT_REQUEST if any(one.unreadable for one in listing.partitions) else EXIT_OK
 
 
+@with_options
 def check(
     paths: Annotated[
         list[str],
         typer.Argument(metavar="PATH...", help="Log directories, partitions, or single files.", show_default=False),
     ],
+    tier_place: TierPlace,
     quick: Annotated[
         bool,
         typer.Option(
@@ -95,7 +96,7 @@ def check(
     """
     found, is_read = [], True
     with _CheckProgress() as progress:
-        checks = Check(file_system_for(paths), progress.update, Quick() if quick else None)
+        checks = Check(tier_place.store(paths), progress.update, Quick() if quick else None)
         for finding in checks.run([named(path) for path in paths]):
             if as_json:
                 is_read = is_read and show(json.dumps(check_command.finding_document(finding)))

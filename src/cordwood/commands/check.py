@@ -6,13 +6,14 @@ named and further files only counted. The meaning of a finding for a broker appe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from cordwood.commands.options import TierPlace
 from cordwood.common.arguments import AnyPath, no_path, text_paths
 from cordwood.common.text import bytes_text, names_text, number, printable, register
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Behind, Check, CheckResult, Finding, Kind, Severity, Summary
 from cordwood.storage.check.sampling import Looked, Quick
 from cordwood.storage.formats.filenames import DirectoryState
@@ -20,13 +21,21 @@ from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.node.start import Start
 
 
-def check(*paths: AnyPath, fs: Store | None = None, quick: bool = False) -> CheckResult:
+def check(
+    *paths: AnyPath,
+    fs: Store | None = None,
+    quick: bool = False,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
+) -> CheckResult:
     """Find every inconsistency in the files at some paths. Damage has `Severity.DAMAGE`.
 
     Args:
         paths: log directories, folders of several, partitions' directories, or files.
         quick: read only the ends of large segments and of their indexes, and a sample of their batches;
             `summary.looked` of the result has the amounts.
+        tier: where the closed segments of tiered topics are.
+        tier_keys: files with private keys of encrypted segments.
 
     Raises:
         NotFoundError: there is nothing to check at a path.
@@ -35,7 +44,8 @@ def check(*paths: AnyPath, fs: Store | None = None, quick: bool = False) -> Chec
     given = text_paths(paths)
     if not given:
         raise no_path("check")
-    found = Check(fs or file_system_for(given), quick=Quick() if quick else None)
+    place = TierPlace(tier=None if tier is None else os.fspath(tier), tier_keys=text_paths(tier_keys))
+    found = Check(fs or place.store(given), quick=Quick() if quick else None)
     return CheckResult(list(found.run(given)), found.summary, found.start)
 
 

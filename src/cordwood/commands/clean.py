@@ -67,7 +67,6 @@ from cordwood.common.text import (
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Link, Target, TargetStore, waits_for_each_read
-from cordwood.fs.by_url import file_system_for
 from cordwood.fs.paced import Limit, throttled
 from cordwood.fs.workspace import leftovers, mode_of
 from cordwood.fs.wrapped import SyncsLater
@@ -84,13 +83,15 @@ from cordwood.storage.changes.copy import (
     replace_segments,
 )
 from cordwood.storage.check.placement import text, warnings
-from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState, FileKind
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOG_START_OFFSETS, DirectoryState, FileKind
+from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.index.build import SEGMENT_SHARE, bring_indexes
 from cordwood.storage.log.loaded import broker_would_load, zero_bytes
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import complete_indexes, start_anew
+from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,10 +128,10 @@ def clean(
         OSError: the disk fails. After any error, nothing is left of the output.
     """
     started = time.monotonic()
-    fs = fs or file_system_for([*paths, output, *options.paths])
+    fs = fs or options.selection.store([*paths, output, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
-    node = open_node(fs, sources, options.selection)
+    node = _without_metadata(open_node(fs, sources, options.selection))
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or raise before a directory is recovered in vain
     foretold = warnings(node)
@@ -167,6 +168,11 @@ def clean(
         for copy in copies
         if copy.clean_shutdown
     ]
+    if node.has_tier:
+        notes.append(
+            f"the copy has all segments, but not {CLUSTER_METADATA_TOPIC} and {REMOTE_LOG_METADATA}: a broker that "
+            "starts with them would delete remote segments of the original by retention"
+        )
     notes += [f"{one.path}: {one.what}. In the source as in the copy, {one.meaning}" for one in foretold]
     notes += [left_by_another_run(path) for path in leftovers(fs, output)]
     return CleanResult(
@@ -177,6 +183,13 @@ def clean(
         clean_seconds=jobs.seconds,
         notes=tuple(notes),
     )
+
+
+def _without_metadata(node: Node) -> Node:
+    """Leave out the topics by which a broker that starts on the copy would delete remote segments of the original."""
+    if not node.has_tier:
+        return node
+    return replace(node, places=tuple(place for place in node.places if place.topic not in NOT_COPIED_FROM_TIER))
 
 
 def _progress_folder(fs: TargetStore, work: Target, tasks: TaskOptions, spark: SparkSession | None) -> str:

@@ -37,6 +37,7 @@ from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import InPlaceOptions, PlanOptions, TaskOptions
 from cordwood.commands.plan import plan_node, retain_after
 from cordwood.common.config import TopicConfig
+from cordwood.common.errors import RequestError
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import NONE, Clock, system_clock
 from cordwood.fs.base import LocalFileSystem
@@ -82,6 +83,8 @@ def clean_in_place(
         OSError: the disk fails. After any error, its notes (`__notes__`) list the finished work.
     """
     started = time.monotonic()
+    if options.selection.tier_place.tier is not None:
+        raise RequestError("--tier: segments in a tier cannot be cleaned in place. Give --output for a cleaned copy")
     fs = fs or PosixFileSystem()
     advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
     paths = [local_path(path, advice.format(path)) for path in paths]

@@ -32,7 +32,6 @@ from cordwood.common.text import Column, bytes_text, cells_of, html_table, numbe
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import FileInfo, Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.changes.backup import MANIFEST
 from cordwood.storage.formats import filenames
@@ -87,7 +86,7 @@ def erase_check(
     if not keys:
         raise RequestError("no key was given")
     folder = schema_folder(options.key_as)
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, folder])
+    fs = fs or chosen.store([*paths, folder])
     coder = Coder(options.key_as, fs)
     raw = sorted({key for one in keys for key in coder.encode(one)})
     started_ms = clock()

@@ -21,10 +21,10 @@ from cordwood.commands.why.found_keys import FoundRecord, GetResult, SearchedLog
 from cordwood.commands.why.next_step import NextStep, StepKind, prospects_of
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.common.json_text import json_text, json_value
+from cordwood.common.partitioner import partition_of
 from cordwood.common.text import Column, cells_of, cut_off, number, printable, register, table, time_text
 from cordwood.common.types import NONE, Clock, system_clock
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.index.history import KeyHistory, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
@@ -65,9 +65,7 @@ def get(
     if not keys:
         raise RequestError("no key was given")
     folders = [schema_folder(one) for one in (options.key_as, options.value_as)]
-    fs = fs or file_system_for(
-        [*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir, *folders]
-    )
+    fs = fs or chosen.store([*paths, options.index_place.index_dir, *folders])
     coder = Coder(options.key_as, fs)
     forms = {key: coder.encode(key) for key in keys}
     node = open_node(fs, paths, chosen)
@@ -126,7 +124,7 @@ class _Search:
             return
         by_number: dict[int, list[bytes]] = {}
         for key in keys:
-            by_number.setdefault(_partition_of(key, count), []).append(key)
+            by_number.setdefault(partition_of(key, count), []).append(key)
         of_kafka = [(place, by_number.get(_number(place), [])) for place in places]
         self._logs([(place, some) for place, some in of_kafka if some])
         known = {record.key for place, record, _ in self.found if place in places}
@@ -178,35 +176,6 @@ class _Search:
 def _number(place: LocatedPartition) -> int:
     assert place.name is not None, "only partitions with names are searched"
     return place.name.topic_partition.partition
-
-
-# ---- the partition of a key ------------------------------------------------------------------------------------------
-
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
-_U32 = 0xFFFFFFFF
-
-
-def _partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner chooses for a key.
-
-    Source: Kafka BuiltInPartitioner.partitionForKey, Utils.murmur2, Utils.toPositive.
-    """
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-def murmur2(data: bytes) -> int:
-    """Compute the 32-bit MurmurHash2 of Kafka's producers, as an unsigned number."""
-    found = _SEED ^ len(data)
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _M & _U32
-        word = (word ^ word >> 24) * _M & _U32
-        found = found * _M & _U32 ^ word
-    if len(data) > whole:
-        found = (found ^ int.from_bytes(data[whole:], "little")) * _M & _U32
-    found = (found ^ found >> 13) * _M & _U32
-    return found ^ found >> 15
 
 
 # ---- the result as text and JSON -------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from cordwood.common.text import (
     time_text,
 )
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Finding
 from cordwood.storage.check.placement import StartWarnings
 from cordwood.storage.formats.filenames import DirectoryState
@@ -95,7 +94,7 @@ def ls_as_read(
 ) -> Listing:
     """List partitions as `ls` does, and pass on rows while others are read; see `list_node`."""
     one = options.selection
-    fs = fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir])
+    fs = fs or one.store([*paths, options.index_place.index_dir])
     return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress, on_rows=on_rows)
 
 
@@ -227,6 +226,8 @@ def _some(state: State, partitions: int, disk_bytes: int) -> str:
 _OF_THESE = "OF THESE"
 #: Column of the share of the disk; shown if any partition takes at least this share.
 _SHARE, _SHARE_MIN = "SHARE", 0.001
+#: Columns of tiered partitions; shown if there is one.
+_REMOTE, _TO_COPY = "REMOTE", "TO COPY"
 #: Number of partitions that are named after a large listing.
 _DIRTIEST = 5
 
@@ -243,6 +244,8 @@ _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] =
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
     (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
     (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
+    (Column(_REMOTE, right=True), lambda one: "-" if one.remote is None else bytes_text(one.remote.size_bytes)),
+    (Column(_TO_COPY, right=True), lambda one: "-" if one.remote is None else bytes_text(one.remote.lag_bytes)),
     (Column("START", right=True), lambda one: str(one.log_start_offset)),
     (Column("NEXT", right=True), lambda one: str(one.log_end_offset)),
     (Column("RECORDS", right=True), records_text),
@@ -379,6 +382,8 @@ def _hidden(listing: Listing) -> Iterable[str]:
         yield _OF_THESE
     if not any((one.disk_share or 0) >= _SHARE_MIN for one in listing.partitions):
         yield _SHARE
+    if not any(one.remote for one in listing.partitions):
+        yield from (_REMOTE, _TO_COPY)
 
 
 def _metadata_lines(listing: Listing, partitions: Sequence[PartitionListing]) -> Iterable[str]:
@@ -536,6 +541,7 @@ def partition_document(listing: PartitionListing, *, segments: bool = False) -> 
         "disk_bytes": listing.disk_bytes,
         "disk_share": listing.disk_share,
         "usage": asdict(listing.usage),
+        "remote": None if listing.remote is None else asdict(listing.remote),
         "codecs": list(listing.codecs) if listing.headers_read else None,
         "oldest_ms": listing.oldest_ms,
         "newest_ms": listing.newest_ms,

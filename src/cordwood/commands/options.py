@@ -9,7 +9,7 @@ A class is the options of one verb, or a group that several verbs share: `Select
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -57,6 +57,42 @@ class ChosenPartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierPlace:
+    """The tier that has the closed segments of tiered topics."""
+
+    PANEL: ClassVar[str] = "Tiered topics"
+
+    tier: Annotated[
+        str | None,
+        Option(
+            "Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and key "
+            "prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.",
+            metavar="DIR|URL",
+        ),
+    ] = None
+    tier_keys: Annotated[
+        Sequence[str],
+        Option("A private key (PEM) for encrypted segments.", flag="--tier-key", metavar="FILE"),
+    ] = ()
+
+    def store(self, paths: Iterable[str | None], server_properties: str | None = None) -> TargetStore:
+        """Return the store for some paths, which shows logs with their tier.
+
+        Raises:
+            RequestError: the tier cannot be read.
+        """
+        from cordwood.fs.by_url import file_system_for
+
+        store = file_system_for([*paths, server_properties, self.tier, *self.tier_keys])
+        if self.tier is None and server_properties is None:
+            return store
+        from cordwood.storage.tier.store import tier_in, with_tier
+
+        found = None if server_properties is None else tier_in(store, server_properties)
+        return with_tier(store, self.tier or found, self.tier_keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection(ChosenPartitions):
     """The selected partitions of a broker, and the sources of their configs."""
 
@@ -72,6 +108,11 @@ class Selection(ChosenPartitions):
     ] = ()
     server_properties: Annotated[str | None, SERVER_PROPERTIES] = None
     metadata: Annotated[str | None, METADATA] = None
+    tier_place: TierPlace = field(default_factory=TierPlace)
+
+    def store(self, paths: Iterable[str | None]) -> TargetStore:
+        """Return the store for some paths, which shows logs with their tier; see `TierPlace.store`."""
+        return self.tier_place.store([*paths, self.metadata], self.server_properties)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,6 +550,7 @@ class TableOptions:
         ),
     ] = None
     metadata: Annotated[str | None, METADATA] = None
+    tier_place: TierPlace = field(default_factory=TierPlace)
     work: Annotated[
         str | None,
         Option(

@@ -57,7 +57,6 @@ from cordwood.common.text import (
 from cordwood.common.threads import in_portions
 from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset_name
 from cordwood.storage.log.header_sample import UNITS
@@ -89,7 +88,7 @@ def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None,
         ConfigError: Kafka would not accept a config.
     """
     selection = options.selection
-    fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
+    fs = fs or selection.store(paths)
     return plan_node(open_node(fs, paths, selection), paths, options, clock=clock, with_causes=True)
 
 

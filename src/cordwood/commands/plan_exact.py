@@ -34,7 +34,6 @@ from cordwood.commands.plan import lines as plan_lines
 from cordwood.common.text import Column, bytes_text, cells_of, number, printable, register, table
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Link, Target, TargetStore
-from cordwood.fs.by_url import file_system_for
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
@@ -71,7 +70,7 @@ def plan_exact(
         NoSpaceError: the temporary folder has no room for a directory to recover.
     """
     started = time.monotonic()
-    fs = fs or file_system_for([*paths, *options.paths])
+    fs = fs or options.selection.store([*paths, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)

@@ -186,7 +186,7 @@ def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
     """Return the store of the paths of a table and its options."""
     folders = [schema_folder(one) for one in (options.key, options.value)]
     earlier = options.since if isinstance(options.since, str) else None
-    return file_system_for([*paths, options.metadata, options.index_place.index_dir, earlier, *folders])
+    return options.tier_place.store([*paths, options.metadata, options.index_place.index_dir, earlier, *folders])
 
 
 def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:

@@ -29,7 +29,6 @@ from cordwood.common.errors import ConfigError, DataError, NotFoundError
 from cordwood.common.text import Column, cells_of, number, printable, register, table, time_text
 from cordwood.common.types import NONE, Clock, TopicPartition, system_clock
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
@@ -70,7 +69,7 @@ def transactions(
         ConfigError: Kafka would not accept a config.
     """
     selection = options.selection
-    fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
+    fs = fs or selection.store(paths)
     return transactions_of_node(open_node(fs, paths, selection), paths, options, on_progress=on_progress, clock=clock)
 
 

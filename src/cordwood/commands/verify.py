@@ -26,7 +26,6 @@ from cordwood.common.errors import ConfigError, NotFoundError
 from cordwood.common.text import Cells, Column, bytes_text, number, printable, register
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store, TargetStore, is_full
-from cordwood.fs.by_url import file_system_for
 from cordwood.fs.paced import Limit, throttled_store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.temporary import temporary_root
@@ -36,6 +35,7 @@ from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, Directory
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS
+from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
 from cordwood.tasks.runner import InThisProcess, Runner, given_up_after
 from cordwood.tasks.tasks import paths_on_disk, run_each
 
@@ -75,7 +75,7 @@ def verify(
     """
     selection, high_watermark, retention = options.selection, options.high_watermark, options.retention
     topics, partitions = selection.topics, selection.partitions
-    fs = fs or file_system_for([before, after, selection.metadata, selection.server_properties])
+    fs = fs or selection.store([before, after])
     now_ms = clock() if options.now_ms is None else options.now_ms
     before, after = fs.absolute_path(before), fs.absolute_path(after)
     was = open_node(fs, [before], selection)
@@ -120,7 +120,8 @@ def _twins(
     was: Node, now: Node, topics: Sequence[str], partitions: Sequence[str]
 ) -> tuple[list[tuple[LocatedPartition, LocatedPartition]], list[Violation]]:
     """Match the partitions of both states; partitions in only one of them are violations."""
-    mine = [place for place in was.places if is_asked_for(place, topics, partitions)]
+    left_out = NOT_COPIED_FROM_TIER if was.has_tier else ()
+    mine = [place for place in was.places if is_asked_for(place, topics, partitions) and place.topic not in left_out]
     theirs = [place for place in now.places if is_asked_for(place, topics, partitions)]
     if not mine:
         raise NotFoundError(f"No partition in {', '.join(one.path for one in was.directories)} was asked for")

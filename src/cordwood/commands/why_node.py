@@ -50,7 +50,6 @@ from cordwood.common.text import Column, bytes_text, html_table, names_text, num
 from cordwood.common.threads import in_parallel, in_portions
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.index.key_sample import CountSource, KeyCounts, count_keys
 from cordwood.storage.log.view import LogView
@@ -81,7 +80,7 @@ def why(
         ConfigError: Kafka would not accept a config.
     """
     chosen = options.selection
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
+    fs = fs or chosen.store([*paths, options.index_place.index_dir])
     return why_node(open_node(fs, paths, chosen), paths, options, on_progress=on_progress, clock=clock)
 
 

@@ -476,10 +476,19 @@ def log_directories(data: bytes, path: str) -> tuple[str, ...]:
     Raises:
         ConfigError: the file is malformed.
     """
-    properties = _properties(data, Source(SourceKind.SERVER_PROPERTIES, path))
+    properties = properties_of(data, path)
     listed = properties.get("log.dirs") or properties.get("log.dir") or ""
     named = [*listed.split(","), properties.get("metadata.log.dir") or ""]
     return tuple(dict.fromkeys(one.strip().rstrip("/") for one in named if one.strip().rstrip("/")))
+
+
+def properties_of(data: bytes, path: str) -> Mapping[str, str]:
+    """Return all configs in a server.properties, also those of plugins.
+
+    Raises:
+        ConfigError: the file is malformed.
+    """
+    return _properties(data, Source(SourceKind.SERVER_PROPERTIES, path))
 
 
 def _properties(data: bytes, source: Source) -> Mapping[str, str]:

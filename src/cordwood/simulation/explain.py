@@ -36,7 +36,6 @@ from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import bytes_text, names_text
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.simulation.batches import BatchEncoder, Records, Room, Written
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
 from cordwood.simulation.options import ExplainOptions
@@ -81,7 +80,7 @@ def explain(
     """
     report = on_progress or (lambda _what, _part: None)
     chosen = options.selection
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])
+    fs = fs or chosen.store(paths)
     now_ms = clock() if options.now_ms is None else options.now_ms
     node = open_node(fs, paths, replace(chosen, overrides=()))
     places = _of_one_topic(select_partitions(node.places, paths, chosen))

@@ -27,7 +27,6 @@ from cordwood.commands.why_node import why_node
 from cordwood.common.errors import CordwoodError, NotFoundError
 from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.node.groups import GroupListing
@@ -100,7 +99,7 @@ def before_look(
 
 def _open(paths: Sequence[str], options: WhyOptions, fs: Store | None) -> Node:
     chosen = options.selection
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
+    fs = fs or chosen.store([*paths, options.index_place.index_dir])
     node = open_node(fs, paths, chosen)
     select_partitions(node.places, paths, chosen)
     return node

@@ -139,7 +139,7 @@ def look_at_partition(
     now_ms = clock() if options.now_ms is None else options.now_ms
     options = replace(options, now_ms=now_ms)
     if node is None:
-        fs = fs or file_system_for([path, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
+        fs = fs or chosen.store([path, options.index_place.index_dir])
         node = open_node(fs, paths, chosen)
     else:
         node, fs = node.listed_again(paths), node.fs

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import cordwood
 from cordwood.common.types import TopicPartition, override
-from cordwood.fs.base import Store
+from cordwood.fs.base import TargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.record import Record
 from cordwood.tables.source.datasource import LogDataSource
@@ -48,7 +48,7 @@ class InThisProcess(LogDataSource):
 
     @staticmethod
     @override
-    def _store_of(paths: Iterable[str | None]) -> Store:
+    def _store_of(paths: Iterable[str | None]) -> TargetStore:
         return PosixFileSystem()
 
 

@@ -116,7 +116,7 @@ def _topic(node: Node, place: LocatedPartition) -> Obstacle | None:
 
 
 def _topic_obstacle(node: Node, topic: str) -> Obstacle | None:
-    if node.metadata is not None and node.metadata.is_tiered(topic):
+    if node.metadata is not None and node.metadata.is_tiered(topic) and not node.has_tier:
         where = f"topic {topic} in {node.metadata_path}"
         reason = Reason("remote.storage.enable: a part of a tiered topic may be elsewhere", where)
         return Obstacle(ObstacleKind.TIERED, reason)
@@ -129,7 +129,7 @@ def _topic_obstacle(node: Node, topic: str) -> Obstacle | None:
     if doubt is not None:
         reason = Reason(f"cleanup.policy is unknown: {doubt}", node.metadata_path or "", give)
         return Obstacle(ObstacleKind.UNKNOWN_POLICY, reason)
-    if config.flag("remote.storage.enable"):
+    if config.flag("remote.storage.enable") and not node.has_tier:
         said = config["remote.storage.enable"]
         reason = config_reason("remote.storage.enable", said, "a part of a tiered topic may be elsewhere")
         return Obstacle(ObstacleKind.TIERED, reason)

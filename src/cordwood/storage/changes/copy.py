@@ -254,9 +254,10 @@ def lay_out(
     for directory in node.directories:
         if not locked_too:
             check_unlocked(directory)
-        # If `paths` names only partitions of a directory, the others are not copied.
+        # If `paths` names only partitions of a directory, the others are not copied. With a tier, the copy is of its
+        # partitions only, too: a broker that starts on all would delete remote segments of the original.
         in_it = [place.path for place in node.places if place.directory is directory]
-        whole = directory.path in named or not any(path in named for path in in_it)
+        whole = not node.has_tier and (directory.path in named or not any(path in named for path in in_it))
         alone = len(node.directories) == 1 and (directory.path in named or not whole)
         path = root if alone else f"{root}/{posixpath.basename(fs.real_path(directory.path))}"
         places = [place for place in node.places if place.directory is directory]

@@ -49,6 +49,7 @@ from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.disk_usage import DiskUsage, Identity, LinkedFile, counted_once, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.tier.store import TierStore
 
 #: If a segment has more bytes of wrappers than this, the messages in them are not counted.
 WRAPPER_BYTES_MAX = 1 << 20
@@ -148,6 +149,23 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteListing:
+    """The part of a partition's log that is in a tier.
+
+    Attributes:
+        segments, size_bytes: segments that were copied, and their `.log` objects; also segments that are still local.
+        lag_segments, lag_bytes: closed local segments that are not copied yet.
+        local_start_offset: first offset on the disk.
+    """
+
+    segments: int
+    size_bytes: int
+    lag_segments: int
+    lag_bytes: int
+    local_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionListing:
     """One partition's directory.
 
@@ -163,6 +181,7 @@ class PartitionListing:
         index_bytes: size of its key indexes, valid or not.
         usage: disk space of all its files.
         disk_share: `disk_bytes` as a fraction of the disk's size; None if that size is unknown.
+        remote: its part in a tier; None if it has none, or no tier is given.
     """
 
     path: str
@@ -180,6 +199,7 @@ class PartitionListing:
     index_bytes: int = 0
     usage: DiskUsage = field(default_factory=DiskUsage)
     disk_share: float | None = None
+    remote: RemoteListing | None = None
 
     def __str__(self) -> str:
         states = f", {', '.join(self.states)}" if self.states else ""
@@ -534,7 +554,18 @@ def _partition(
         unreadable=unreadable,
         index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
+        remote=_remote(node, place, segments),
     )
+
+
+def _remote(node: Node, place: LocatedPartition, segments: Sequence[SegmentListing]) -> RemoteListing | None:
+    part = node.fs.remote_part(place.path) if isinstance(node.fs, TierStore) else None
+    if part is None:
+        return None
+    closed = itertools.pairwise(segments)
+    to_copy = [one.size_bytes for one, following in closed if following.base_offset - 1 > part.copied_offset]
+    sizes = [one.size_bytes for one in part.copied]
+    return RemoteListing(len(sizes), sum(sizes), len(to_copy), sum(to_copy), part.local_start)
 
 
 def _is_cut(place: LocatedPartition, segments: Sequence[SegmentListing]) -> bool:

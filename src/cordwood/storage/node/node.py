@@ -52,6 +52,7 @@ from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, is_wanted, look, twice_in_cleaner_offsets
+from cordwood.storage.tier.store import TierStore
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
@@ -186,6 +187,11 @@ class Node:
             ConfigError: Kafka would reject a setting.
         """
         return replace(self, said=(*self.said, *overrides(arguments)), _configs={})
+
+    @property
+    def has_tier(self) -> bool:
+        """Whether the remote segments of tiered topics are read, too."""
+        return isinstance(self.fs, TierStore)
 
     @cached_property
     def node_id(self) -> int | None:

@@ -18,8 +18,9 @@ from pyspark.sql.types import StructType
 
 from cordwood.common.errors import RequestError
 from cordwood.common.types import override
-from cordwood.fs.base import Store
+from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.location import Location
+from cordwood.storage.tier.store import with_tier
 from cordwood.tables.decoders.keys import schema_folder
 from cordwood.tables.source.options import BYTES, ReadOptions, comment_of, from_comments, parse
 from cordwood.tables.source.readers import FilteringLogReader, LogReader, LogStreamReader
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 NAME = "cordwood"
 #: Returns the store for the paths in a reader's options.
-StoreOf = Callable[[Iterable[str | None]], Store]
+StoreOf = Callable[[Iterable[str | None]], TargetStore]
 #: Unless this is set, Spark pushes no filters down and rejects a reader that implements `pushFilters`.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -66,7 +67,7 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
 
         @staticmethod
         @override
-        def _store_of(paths: Iterable[str | None]) -> Store:
+        def _store_of(paths: Iterable[str | None]) -> TargetStore:
             return store_of(paths)
 
     spark.dataSource.register(RegisteredSource)
@@ -110,7 +111,7 @@ class LogDataSource(DataSource):
 
     @staticmethod
     @abstractmethod
-    def _store_of(paths: Iterable[str | None]) -> Store:
+    def _store_of(paths: Iterable[str | None]) -> TargetStore:
         """Return the store for these paths."""
 
     def _location_of(self, options: ReadOptions) -> Location[Store]:
@@ -121,7 +122,8 @@ class LogDataSource(DataSource):
 
     def _store(self, options: ReadOptions) -> Store:
         folders = [schema_folder(one) for one in (options.key_format, options.value_format)]
-        return self._store_of([*options.path, options.metadata, options.index_dir, *folders])
+        store = self._store_of([*options.path, options.metadata, options.index_dir, options.tier, *folders])
+        return with_tier(store, options.tier, () if options.tier_key is None else (options.tier_key,))
 
     def _format_of(self, options: ReadOptions) -> RowFormat:
         """Choose the decoders of keys and values; schemas are read here, once for all tasks."""

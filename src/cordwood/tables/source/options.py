@@ -152,6 +152,11 @@ class ReadOptions:
         str | None,
         Option("The directory that contains `__cluster_metadata-0`. Default: one of the given ones.", metavar="PATH"),
     ] = None
+    tier: Annotated[
+        str | None,
+        Option("Where the closed segments of [tiered topics](tiered.md) are.", metavar="PATH"),
+    ] = None
+    tier_key: Annotated[str | None, Option("A file with the private key of encrypted segments.", metavar="PATH")] = None
     use_indexes: Annotated[
         bool,
         Option(

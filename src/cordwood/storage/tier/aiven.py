@@ -1,0 +1,473 @@
+"""The layout of Aiven's plugin for object stores: three objects per segment.
+
+    PREFIX orders-tqTXryP4TGyVbT77P-TwlA/0/00000000000000000400-NnrzoxQmSeO9cOTo6MCn3Q.log
+                                                                                       .indexes
+                                                                                       .rsm-manifest
+           topic, topic id             / partition / start offset, segment id
+
+The prefix is as configured: no slash is added to it. The manifest is uploaded last, so a segment with one is complete.
+It is JSON:
+
+    chunkIndex                 how `.log` is divided: original sizes, and the sizes of the chunks in the object
+    segmentIndexes             position and size in `.indexes` of each index; null without aborted transactions
+    compression                whether each chunk of `.log` is a zstd frame; indexes never are
+    encryption                 data key (key id, ":", encrypted key in base64) and associated data; absent if plain
+    remoteLogSegmentMetadata   the segment itself, as in the brokers' metadata
+
+Manifests are not trusted: every number is checked before it is used, and against the size of its object.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import posixpath
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError
+from cordwood.common.types import override
+from cordwood.fs.base import ReadableFile, Store
+from cordwood.record.record import read_varint
+from cordwood.storage.formats.filenames import FileKind, topic_fault
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.messages.schema import read_uvarint
+from cordwood.storage.formats.text import parse_integer, parse_json, shown
+from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.tier.chunks import (
+    CHUNK_BYTES_MAX,
+    CIPHER_BYTES,
+    ChunkedFile,
+    ChunkIndex,
+    Cipher,
+    TierKey,
+    count_chunks,
+    decode_chunk_sizes,
+    decrypt_data_key,
+)
+from cordwood.storage.tier.local import ID_LENGTH, Layout, check_names, is_id, object_stem
+from cordwood.storage.tier.segments import CopyState, RemoteSegment
+
+MANIFEST_BYTES_MAX = 64 << 20
+_INT32_MAX = (1 << 31) - 1
+_VERSION = "1"
+_LOG, _INDEXES, _MANIFEST = ".log", ".indexes", ".rsm-manifest"
+_MANIFEST_NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{{ID_LENGTH}}}){re.escape(_MANIFEST)}")
+_TOPIC_FOLDER = re.compile(rf"(.+)-([A-Za-z0-9_-]{{{ID_LENGTH}}})")
+#: The bucket in a URL.
+_BUCKET = re.compile(r"[a-z0-9]+://[^/]+")
+#: The indexes of a segment, by their names in a manifest.
+_INDEX_NAMES = {
+    "offset": FileKind.OFFSET_INDEX,
+    "timestamp": FileKind.TIME_INDEX,
+    "producerSnapshot": FileKind.PRODUCER_SNAPSHOT,
+    "leaderEpoch": FileKind.LEADER_EPOCHS,
+    "transaction": FileKind.TRANSACTION_INDEX,
+}
+#: Maximum number of cached manifests, and of chunks in them.
+_MANIFESTS_CACHED, _CHUNKS_CACHED = 1024, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """The encryption of a segment.
+
+    Attributes:
+        key_id: the key pair that encrypts the data key.
+        associated_data: bytes that every piece is authenticated with.
+    """
+
+    key_id: str
+    encrypted_data_key: bytes
+    associated_data: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Manifest:
+    """A decoded manifest.
+
+    Attributes:
+        indexes: position and size of each index in `.indexes`.
+    """
+
+    segment: RemoteSegment
+    chunks: ChunkIndex
+    indexes: Mapping[FileKind, tuple[int, int]]
+    is_compressed: bool
+    encryption: Encryption | None
+
+    @property
+    def sizes(self) -> Mapping[FileKind, int]:
+        """Plain size of each file of the segment."""
+        added = CIPHER_BYTES if self.encryption else 0
+        return {FileKind.LOG: self.chunks.size_bytes} | {
+            kind: size - added if size else 0 for kind, (_, size) in self.indexes.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMetadata:
+    """Fields that the plugin adds to the brokers' metadata of a segment; None for a field that is not configured.
+
+    Attributes:
+        remote_size_bytes: total size of the three objects.
+        prefix: the key prefix when the segment was uploaded.
+        key: key of its objects, without prefix and ending.
+    """
+
+    remote_size_bytes: int | None = None
+    prefix: str | None = None
+    key: str | None = None
+
+
+def decode_custom_metadata(data: bytes) -> CustomMetadata:
+    """Decode custom metadata: a count, and for each field tag, size and value. Unknown tags are skipped.
+
+    Raises:
+        CorruptMessageError: the bytes do not have this form.
+    """
+    values: dict[int, bytes] = {}
+    try:
+        count, at = read_uvarint(data, 0, len(data))
+        for _ in range(count):
+            tag, at = read_uvarint(data, at, len(data))
+            size, at = read_uvarint(data, at, len(data))
+            if size > len(data) - at:
+                raise ValueError("a value is longer than the rest")
+            values[tag] = data[at : at + size]
+            at += size
+        if at != len(data):
+            raise ValueError("bytes follow the last field")
+        size_bytes = read_varint(values[0], 0)[0] if 0 in values else None
+        return CustomMetadata(size_bytes, _compact_string(values.get(1)), _compact_string(values.get(2)))
+    except (ValueError, IndexError) as error:
+        raise CorruptMessageError(f"custom metadata of a remote segment is invalid: {error}") from None
+
+
+def _compact_string(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    length, at = read_uvarint(value, 0, len(value))
+    if length != len(value) - at + 1:
+        raise ValueError("a text has another length than its field")
+    return value[at:].decode()
+
+
+# ---- manifest --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """An object of a manifest, whose fields are checked as they are read."""
+
+    values: Mapping[str, object]
+    path: str
+    name: str = ""
+
+    def refused(self, name: str, expected: str) -> CorruptFileError:
+        where = f"{self.name}.{name}" if self.name else name
+        value = shown(repr(self.values.get(name)))
+        return CorruptFileError(f"{where} in the manifest is not {expected} but {value}", path=self.path)
+
+    def integer(self, name: str, lowest: int, highest: int) -> int:
+        value = self.values.get(name)
+        if type(value) is not int or not lowest <= value <= highest:
+            raise self.refused(name, f"a number from {lowest} to {highest}")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str):
+            raise self.refused(name, "a text")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.refused(name, "true or false")
+        return bool(value)
+
+    def decoded(self, name: str) -> bytes:
+        try:
+            return base64.b64decode(self.text(name).rpartition(":")[2], validate=True)
+        except (binascii.Error, ValueError):
+            raise self.refused(name, "base64") from None
+
+    def id(self, name: str) -> str:
+        if not is_id(self.text(name)):
+            raise self.refused(name, f"an id of {ID_LENGTH} characters")
+        return self.text(name)
+
+    def fields(self, name: str) -> _Fields:
+        value = self.values.get(name)
+        if not isinstance(value, dict):
+            raise self.refused(name, "an object")
+        return _Fields(value, self.path, f"{self.name}.{name}" if self.name else name)
+
+    def optional(self, name: str) -> _Fields | None:
+        return None if self.values.get(name) is None else self.fields(name)
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Decode a manifest.
+
+    Raises:
+        CorruptFileError: it is not a manifest of version 1, or its numbers contradict each other.
+    """
+    try:
+        content = parse_json(data.decode())
+    except UnicodeDecodeError:
+        content = None
+    if not isinstance(content, dict):
+        raise CorruptFileError("the manifest is not a JSON object", path=path)
+    fields = _Fields(content, path)
+    if fields.text("version") != _VERSION:
+        raise fields.refused("version", f"{_VERSION!r}, the only version that is known,")
+    is_compressed = fields.boolean("compression")
+    encryption = None
+    if (encrypted := fields.optional("encryption")) is not None:
+        key_id = encrypted.text("dataKey").rpartition(":")[0]
+        encryption = Encryption(key_id, encrypted.decoded("dataKey"), encrypted.decoded("aad"))
+    chunks = _chunk_index(fields.fields("chunkIndex"))
+    smallest = CIPHER_BYTES if encryption else 0
+    if not is_compressed:
+        _check_plain_sizes(chunks, smallest, path)
+    places = {}
+    for name, kind in _INDEX_NAMES.items():
+        if (index := fields.fields("segmentIndexes").optional(name)) is not None:
+            position, size = index.integer("position", 0, _INT32_MAX), index.integer("size", 0, _INT32_MAX)
+            if 0 < size < smallest:
+                raise index.refused("size", f"0 or at least {smallest}, as it is encrypted,")
+            places[kind] = (position, size)
+    segment = _segment(fields.fields("remoteLogSegmentMetadata"), chunks.size_bytes)
+    return Manifest(segment, chunks, places, is_compressed, encryption)
+
+
+def _chunk_index(fields: _Fields) -> ChunkIndex:
+    size_bytes = fields.integer("originalFileSize", 1, _INT32_MAX)
+    chunk_bytes = fields.integer("originalChunkSize", 1, CHUNK_BYTES_MAX)
+    count = count_chunks(chunk_bytes, size_bytes)
+    if fields.text("type") == "fixed":
+        each = fields.integer("transformedChunkSize", 1, _INT32_MAX)
+        last = fields.integer("finalTransformedChunkSize", 1, _INT32_MAX)
+        return ChunkIndex(chunk_bytes, size_bytes, each, (count - 1) * each + last)
+    if fields.text("type") == "variable":
+        sizes = decode_chunk_sizes(fields.text("transformedChunks"), count, fields.path)
+        ends = np.cumsum(sizes)
+        return ChunkIndex(chunk_bytes, size_bytes, 0, int(ends[-1]), ends)
+    raise fields.refused("type", "fixed or variable")
+
+
+def _check_plain_sizes(chunks: ChunkIndex, added_bytes: int, path: str) -> None:
+    """Raise CorruptFileError unless uncompressed chunks have their plain sizes, with the bytes of encryption."""
+    for chunk in range(chunks.count) if chunks.ends is not None else {0, chunks.count - 1}:
+        start, end = chunks.stored_range(chunk)
+        if end - start != chunks.plain_bytes(chunk) + added_bytes:
+            what = (
+                f"chunk {chunk} has {end - start} bytes in the chunk index, and {chunks.plain_bytes(chunk)} of the file"
+            )
+            raise CorruptFileError(f"{what}, although it is not compressed", path=path)
+
+
+def _segment(fields: _Fields, size_bytes: int) -> RemoteSegment:
+    ids = fields.fields("remoteLogSegmentId")
+    topic_id = ids.fields("topicIdPartition")
+    partition = topic_id.fields("topicPartition")
+    if fault := topic_fault(partition.text("topic")):
+        raise partition.refused("topic", f"the name of a topic ({fault})")
+    start = fields.integer("startOffset", 0, MAX_OFFSET)
+    epochs = fields.fields("segmentLeaderEpochs")
+    entries = []
+    for text in epochs.values:
+        epoch = parse_integer(text, 32)
+        if epoch is None or epoch < 0:
+            raise fields.refused("segmentLeaderEpochs", "offsets by leader epoch")
+        entries.append(EpochEntry(epoch, epochs.integer(text, 0, MAX_OFFSET)))
+    if not entries:
+        raise fields.refused("segmentLeaderEpochs", "offsets by leader epoch")
+    return RemoteSegment(
+        topic=partition.text("topic"),
+        topic_id=topic_id.id("topicId"),
+        partition=partition.integer("partition", 0, _INT32_MAX),
+        id=ids.id("id"),
+        start_offset=start,
+        end_offset=fields.integer("endOffset", start, MAX_OFFSET),
+        size_bytes=size_bytes,
+        max_timestamp_ms=fields.integer("maxTimestampMs", -MAX_OFFSET - 1, MAX_OFFSET),
+        event_time_ms=fields.integer("eventTimestampMs", -MAX_OFFSET - 1, MAX_OFFSET),
+        broker=fields.integer("brokerId", -_INT32_MAX - 1, _INT32_MAX),
+        epochs=tuple(sorted(entries, key=lambda entry: entry.epoch)),
+        custom_metadata=None,
+        state=CopyState.COPY_FINISHED,
+        transaction_index_empty=fields.boolean("txnIdxEmpty"),
+    )
+
+
+# ---- layout ----------------------------------------------------------------------------------------------------------
+
+
+class AivenLayout(Layout):
+    """The objects of Aiven's plugin.
+
+    Args:
+        root: bucket and key prefix. A prefix that is a folder may be given with or without its slash.
+        keys: private keys for encrypted segments.
+    """
+
+    def __init__(self, store: Store, root: str, keys: Sequence[TierKey] = ()) -> None:
+        self._store = store
+        self._root = root
+        self._keys = tuple(keys)
+        self._prefix: str | None = None
+        self._lock = threading.Lock()
+        #: Manifests by path; the one used last is at the end.
+        self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+
+    @override
+    def kinds(self, segment: RemoteSegment) -> Mapping[FileKind, int | None]:
+        check_names(segment)
+        with self._lock:
+            known = self._manifests.get(self._path(segment, _MANIFEST))
+        if known is not None:
+            return known.sizes
+        kinds = dict.fromkeys(_INDEX_NAMES.values()) | {FileKind.LOG: segment.size_bytes}
+        if segment.transaction_index_empty:
+            del kinds[FileKind.TRANSACTION_INDEX]
+        return kinds
+
+    @override
+    def open(self, segment: RemoteSegment, kind: FileKind) -> ReadableFile:
+        check_names(segment)
+        manifest = self.manifest(segment)
+        if kind is not FileKind.LOG and kind not in manifest.indexes:
+            path = self._path(segment, _INDEXES)
+            raise FileNotFoundError(errno.ENOENT, f"the segment has no {kind} in it", path)
+        file = self._store.open(self._path(segment, _LOG if kind is FileKind.LOG else _INDEXES))
+        try:
+            return self._opened(file, manifest, kind)
+        except BaseException:
+            file.close()
+            raise
+
+    def manifest(self, segment: RemoteSegment) -> Manifest:
+        """Read the manifest of a segment, and compare it with the segment.
+
+        Raises:
+            FileNotFoundError: there is none, so the segment is not complete, or was deleted.
+            CorruptFileError: it is invalid, or of another segment.
+        """
+        path = self._path(segment, _MANIFEST)
+        manifest = self._read_manifest(path)
+        for name in ("topic", "topic_id", "partition", "id", "start_offset", "end_offset", "size_bytes"):
+            here, expected = getattr(manifest.segment, name), getattr(segment, name)
+            if here != expected:
+                what = f"{name.replace('_', ' ')} {here} in the manifest, and {expected} in the metadata of the segment"
+                raise CorruptFileError(what, path=path)
+        return manifest
+
+    @override
+    def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
+        folder, beginning = posixpath.split(self._key_prefix())
+        for name, is_directory in self._names_in(folder).items():
+            match = _TOPIC_FOLDER.fullmatch(name.removeprefix(beginning))
+            if match is None or not (is_directory and name.startswith(beginning)) or topic not in (None, match[1]):
+                continue
+            partitions = {
+                number: below for below in self._names_in(f"{folder}/{name}") if (number := _number(below)) >= 0
+            }
+            for _, below in sorted(partitions.items()):
+                yield from self._segments_in(f"{folder}/{name}/{below}")
+
+    def _segments_in(self, folder: str) -> Iterator[RemoteSegment]:
+        for name in sorted(self._names_in(folder)):
+            if not _MANIFEST_NAME.fullmatch(name):
+                continue
+            path = f"{folder}/{name}"
+            try:
+                segment = self._read_manifest(path).segment
+            except FileNotFoundError:
+                continue  # a broker has deleted the segment in the meantime
+            if self._path(segment, _MANIFEST) != path:
+                raise CorruptFileError(f"the manifest is of another segment, {object_stem(segment)}", path=path)
+            yield segment
+
+    def _opened(self, file: ReadableFile, manifest: Manifest, kind: FileKind) -> ReadableFile:
+        """Return the plain file that an object, or a part of it, holds."""
+        cipher = None
+        if (encryption := manifest.encryption) is not None:
+            data_key = decrypt_data_key(self._keys, encryption.key_id, encryption.encrypted_data_key, file.path)
+            cipher = Cipher(data_key, encryption.associated_data)
+        there = file.size()
+        if kind is FileKind.LOG:
+            if there != manifest.chunks.stored_bytes:
+                what = f"the object has {there} bytes, and {manifest.chunks.stored_bytes} in its manifest"
+                raise CorruptFileError(what, path=file.path)
+            if cipher is None and not manifest.is_compressed:
+                return file
+            return ChunkedFile(file, manifest.chunks, is_compressed=manifest.is_compressed, cipher=cipher)
+        position, size = manifest.indexes[kind]
+        if position + size > there:
+            what = f"{kind} ends at byte {position + size} in the manifest, and the object has {there} bytes"
+            raise CorruptFileError(what, path=file.path)
+        plain = manifest.sizes[kind]
+        chunks = ChunkIndex(max(1, plain), plain, size, size, start=position)
+        return ChunkedFile(file, chunks, is_compressed=False, cipher=cipher)
+
+    def _read_manifest(self, path: str) -> Manifest:
+        with self._lock:
+            if (known := self._manifests.get(path)) is not None:
+                self._manifests.move_to_end(path)
+                return known
+        with self._store.open(path) as file:
+            if (size := file.size()) > MANIFEST_BYTES_MAX:
+                raise CorruptFileError(f"the manifest has {size} bytes, more than {MANIFEST_BYTES_MAX}", path=path)
+            manifest = decode_manifest(file.read(0, size), path)
+        with self._lock:
+            self._manifests[path] = manifest
+            while len(self._manifests) > _MANIFESTS_CACHED or (
+                len(self._manifests) > 1
+                and sum(one.chunks.numbers for one in self._manifests.values()) > _CHUNKS_CACHED
+            ):
+                self._manifests.popitem(last=False)
+        return manifest
+
+    def _path(self, segment: RemoteSegment, ending: str) -> str:
+        """Return the path of an object. That of a manifest needs no custom metadata, as in the plugin."""
+        prefix = self._key_prefix()
+        key = f"{segment.topic}-{segment.topic_id}/{segment.partition}/{object_stem(segment)}"
+        if ending != _MANIFEST and segment.custom_metadata:
+            custom = decode_custom_metadata(segment.custom_metadata)
+            for text in (custom.prefix, custom.key):
+                if text and not {".", ".."}.isdisjoint(text.split("/")):
+                    raise BadNameError(f"{shown(text)} in the custom metadata of a segment leads to another folder")
+            key = custom.key or key
+            # Below a folder that a bucket was copied to, it is not known where the bucket begins.
+            if custom.prefix is not None and (bucket := _BUCKET.match(prefix)):
+                prefix = f"{bucket[0]}/{custom.prefix}"
+        return f"{prefix}{key}{ending}"
+
+    def _key_prefix(self) -> str:
+        """Return what all paths begin with: a folder with its slash, or a folder and the beginning of a name."""
+        if self._prefix is None:
+            root = self._root
+            is_folder = root.endswith("/") or _BUCKET.fullmatch(root) or self._names_in(root)
+            self._prefix = f"{root.rstrip('/')}/" if is_folder else root
+        return self._prefix
+
+    def _names_in(self, folder: str) -> Mapping[str, bool]:
+        try:
+            return self._store.names_in(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
+
+def _number(name: str) -> int:
+    """Return the partition number in the name of a folder, or -1."""
+    number = parse_integer(name, 32)
+    return number if number is not None and str(number) == name else -1

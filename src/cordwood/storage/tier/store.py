@@ -1,0 +1,415 @@
+"""Shows a log directory together with its tier, as one store.
+
+A tiered partition's directory has its local segments only. Here it also has the files of its remote segments, under
+the names that they would have on disk, so that everything above reads the whole log without knowing of tiers:
+
+    1  events      the batches of all `__remote_log_metadata` partitions of the log directory
+    2  answers     for each offset below the local start, the segment that answers for it, by the partition's lineage
+    3  files       each answer's files, from the tier's layout; a segment that answers only for a part of its offsets
+                   is cut between two batches, and has no indexes
+
+A broker does not cut segments when it reads a tier; see `docs/differences-from-kafka.md`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cordwood.common.config import properties_of
+from cordwood.common.errors import CorruptFileError, DataError, RequestError
+from cordwood.common.types import NONE, override
+from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, Store, TargetStore
+from cordwood.fs.location import Location
+from cordwood.fs.wrapped import WrappedReadableFile, WrappedTargetStore
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs
+from cordwood.storage.formats.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    offset_name,
+    parse_file,
+    parsed_directory,
+)
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
+from cordwood.storage.formats.properties import encode_id
+from cordwood.storage.log.files import read_file, read_topic_id
+from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.chunks import read_key
+from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
+from cordwood.storage.tier.remote_log import Answer, RemoteLog, answers, apply_event
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition, decode_event
+
+#: Topics that a copy must not have: by them a broker would delete remote segments of the original.
+NOT_COPIED_FROM_TIER = (CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA)
+_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+_NAMED_BY_OFFSET = (FileKind.LOG, *_INDEXES, FileKind.PRODUCER_SNAPSHOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Where a tier is.
+
+    Attributes:
+        root: the folder of LocalTieredStorage, or the bucket and key prefix of Aiven's plugin.
+        keys: files with private keys of encrypted segments.
+    """
+
+    root: str
+    keys: tuple[str, ...] = ()
+
+    def open(self, store: Store) -> Layout:
+        """Return the layout that the tier has.
+
+        Raises:
+            RequestError: there is nothing at its place, or a key cannot be read.
+        """
+        try:
+            names = store.names_in(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            names = {}
+        if not names:
+            raise RequestError(f"the tier {self.root}: nothing is there, so remote segments cannot be read")
+        if FOLDER in names or posixpath.basename(self.root.rstrip("/")) == FOLDER:
+            return LocalLayout(store, self.root)
+        return AivenLayout(store, self.root, [read_key(store, path) for path in self.keys])
+
+
+def with_tier(store: TargetStore, root: str | None, keys: Sequence[str] = ()) -> TargetStore:
+    """Return a store that shows log directories with their tier; `store` itself without one.
+
+    Raises:
+        RequestError: there is nothing at its place, or a key cannot be read.
+    """
+    if root is None:
+        return store
+    tier = Tier(store.absolute_path(root), tuple(map(store.absolute_path, keys)))
+    return TierStore(store, tier, tier.open(store))
+
+
+def tier_in(store: Store, path: str) -> str | None:
+    """Return the folder of LocalTieredStorage that a server.properties configures, if this machine has it.
+
+    Raises:
+        ConfigError: the file is malformed.
+    """
+    try:
+        configs = properties_of(read_file(store, path), path)
+    except OSError:
+        return None  # whoever reads its other configs reports it
+    root = configs.get("rsm.config.dir")
+    is_local = configs.get("remote.log.storage.manager.class.name", "").endswith(".LocalTieredStorage")
+    return root if is_local and root and store.exists(root) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TierLocation:
+    """The location of a store that shows logs with their tier."""
+
+    local: Location[TargetStore]
+    tier: Tier
+
+    @property
+    def in_this_process(self) -> bool:
+        """Whether only this process can open the store."""
+        return self.local.in_this_process
+
+    def open(self) -> TierStore:
+        """Open the store."""
+        store = self.local.open()
+        return TierStore(store, self.tier, self.tier.open(store))
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """The part of a partition's log that is in its tier.
+
+    Attributes:
+        log: all remote segments that the metadata topic lists.
+        answers: the segments that answer for the offsets from the log start up to the local start.
+        lineage: leader epochs of the partition.
+        local_start: first offset on the disk; MAX_OFFSET without a local segment.
+    """
+
+    log: RemoteLog
+    answers: tuple[Answer, ...]
+    lineage: tuple[EpochEntry, ...]
+    local_start: int
+
+    @property
+    def copied(self) -> Sequence[RemoteSegment]:
+        """All segments whose copies were finished; some may answer for no offset of the log."""
+        return [one for one in self.log.segments.values() if one.state is CopyState.COPY_FINISHED]
+
+    @property
+    def copied_offset(self) -> int:
+        """The last offset that was copied; NONE without any. A broker copies the segments above it next.
+
+        Source: Kafka RemoteLogManager.findHighestRemoteOffset.
+        """
+        ends = [*(entry.start_offset for entry in self.lineage[1:]), MAX_OFFSET]
+        for entry, end in reversed([*zip(self.lineage, ends, strict=False)]):
+            if (highest := self.log.highest(entry.epoch)) is not None:
+                return min(highest, end - 1)
+        return NONE
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteFile:
+    """A file of a remote segment, under its name in the partition's directory.
+
+    Attributes:
+        first, end: the part of the object that is shown, [first, end) in bytes.
+    """
+
+    segment: RemoteSegment
+    kind: FileKind
+    info: FileInfo
+    first: int
+    end: int
+
+    @classmethod
+    def of(cls, segment: RemoteSegment, kind: FileKind, offset: int, first: int, end: int) -> _RemoteFile:
+        """Return the file of a kind, named by an offset."""
+        mtime_ns = segment.event_time_ms * 1_000_000
+        info = FileInfo(offset_name(offset, kind), end - first, mtime_ns, is_directory=False, allocated_bytes=0)
+        return cls(segment, kind, info, first, end)
+
+
+class TierStore(WrappedTargetStore):
+    """Shows the partitions of log directories with the segments that are in their tier; remote files are read-only."""
+
+    def __init__(self, store: TargetStore, tier: Tier, layout: Layout) -> None:
+        super().__init__(store)
+        self.tier = tier
+        self._layout = layout
+        self._logs: dict[str, Mapping[TopicIdPartition, RemoteLog]] = {}
+        self._parts: dict[str, RemotePart | None] = {}
+        self._files: dict[str, Mapping[str, _RemoteFile]] = {}
+
+    @override
+    def location(self) -> Location[TargetStore]:
+        return TierLocation(self._store.location(), self.tier)
+
+    # ---- verbs -------------------------------------------------------------------------------------------------------
+
+    @override
+    def list(self, path: str) -> Sequence[FileInfo]:
+        entries = super().list(path)
+        self._parts.pop(path, None)
+        self._files.pop(path, None)
+        if self.remote_part(path, entries) is None:
+            return entries
+        found = {name: file.info for name, file in self._files_of(path).items()}
+        found |= {info.name: info for info in entries}
+        return [found[name] for name in sorted(found)]
+
+    @override
+    def stat(self, path: str) -> FileInfo:
+        file = self._remote(path)
+        return super().stat(path) if file is None else file.info
+
+    @override
+    def exists(self, path: str) -> bool:
+        return self._remote(path) is not None or super().exists(path)
+
+    @override
+    def open(self, path: str) -> ReadableFile:
+        file = self._remote(path)
+        return super().open(path) if file is None else self._opened(path, file)
+
+    @override
+    def reads_by_request(self, path: str) -> bool:
+        return super().reads_by_request(path if self._remote(path) is None else self.tier.root)
+
+    @override
+    def path_on_disk(self, path: str) -> str | None:
+        return super().path_on_disk(path) if self._remote(path) is None else None
+
+    @override
+    def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
+        if self._remote(source) is None:
+            super().copy(source, target, mode=mode)
+            return
+        with self.open(source) as file, self.create(target, mode=mode) as copied:
+            for at in range(0, file.size(), COPY_BUFFER_BYTES):
+                copied.write(at, file.read(at, COPY_BUFFER_BYTES))
+
+    @override
+    def try_link(self, link: Link, source: str, target: str) -> bool:
+        return self._remote(source) is None and super().try_link(link, source, target)
+
+    # ---- partitions --------------------------------------------------------------------------------------------------
+
+    def remote_part(self, path: str, entries: Sequence[FileInfo] | None = None) -> RemotePart | None:
+        """Return the remote part of the log in a partition's directory; None if no metadata record is about it.
+
+        Args:
+            entries: the files on the disk, if they were listed just now.
+
+        Raises:
+            CorruptMessageError: a record of the metadata topic cannot be decoded.
+        """
+        if path not in self._parts:
+            self._parts[path] = self._remote_part(path, entries)
+        return self._parts[path]
+
+    def _remote_part(self, path: str, entries: Sequence[FileInfo] | None) -> RemotePart | None:
+        name = parsed_directory(path)
+        if name is None or name.state is not DirectoryState.CURRENT:
+            return None
+        topic_id = read_topic_id(self._store, path)
+        if topic_id is None:
+            return None
+        topic, partition = name.topic_partition.topic, name.topic_partition.partition
+        logs = self._remote_logs(posixpath.dirname(path))
+        log = logs.get(TopicIdPartition(encode_id(topic_id), topic, partition))
+        if log is None:
+            return None
+        files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
+        starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
+        lineage, local_start = self._lineage(path), min(starts, default=MAX_OFFSET)
+        found = answers(log, lineage, self._log_start(path), local_start)
+        return RemotePart(log, tuple(found), tuple(lineage), local_start)
+
+    def _remote(self, path: str) -> _RemoteFile | None:
+        folder, name = posixpath.split(path)
+        parsed = parse_file(name)
+        if parsed is None or parsed.kind not in _NAMED_BY_OFFSET:
+            return None
+        file = self._files_of(folder).get(name)
+        return None if file is None or super().exists(path) else file
+
+    def _files_of(self, path: str) -> Mapping[str, _RemoteFile]:
+        """Return the remote files of a partition's directory by name."""
+        if path not in self._files:
+            part = self.remote_part(path) if self._is_partition(path) else None
+            found: dict[str, _RemoteFile] = {}
+            for one in () if part is None else part.answers:
+                is_first = not found and one.first_offset == self._log_start(path)
+                found |= {file.info.name: file for file in self._shown(one, is_first=is_first)}
+            self._files[path] = found
+        return self._files[path]
+
+    @staticmethod
+    def _is_partition(path: str) -> bool:
+        name = parsed_directory(path)
+        # The metadata topic itself is never tiered, and is read for all others.
+        return name is not None and not _is_metadata(name)
+
+    def _shown(self, answer: Answer, *, is_first: bool) -> Iterator[_RemoteFile]:
+        """Yield the files of an answer; `is_first`: it begins at the log start, maybe in mid-segment."""
+        segment = answer.segment
+        base = segment.start_offset if is_first else answer.first_offset
+        is_whole = (base, answer.last_offset) == (segment.start_offset, segment.end_offset)
+        sizes = self._layout.kinds(segment)
+        first, end = 0, sizes.get(FileKind.LOG) or segment.size_bytes
+        if not is_whole and sizes:
+            first, end = self._part(segment, base, answer.last_offset)
+        yield _RemoteFile.of(segment, FileKind.LOG, base, first, end)
+        wanted = {kind: base for kind in _INDEXES if is_whole}
+        if answer.last_offset == segment.end_offset:
+            wanted[FileKind.PRODUCER_SNAPSHOT] = segment.end_offset + 1
+        for kind in sizes.keys() & wanted.keys():
+            if (size := self._size(segment, kind, sizes[kind])) is not None:
+                yield _RemoteFile.of(segment, kind, wanted[kind], 0, size)
+
+    def _size(self, segment: RemoteSegment, kind: FileKind, known: int | None) -> int | None:
+        """Return the size of a file of a segment, or None if the segment has no such file."""
+        if known is not None:
+            return known
+        try:
+            with self._layout.open(segment, kind) as file:
+                return file.size()
+        except FileNotFoundError:
+            return None
+
+    def _part(self, segment: RemoteSegment, first: int, last: int) -> tuple[int, int]:
+        """Return the bytes of a segment's batches that begin at or above an offset, and end at or below another."""
+        start = end = None
+        with self._layout.open(segment, FileKind.LOG) as file:
+            for rows in read_headers(file, base_offset=segment.start_offset, search=False):
+                if isinstance(rows, Gap):
+                    break
+                chosen = rows[(rows["last_offset"] >= first) & (rows["last_offset"] <= last)]
+                if chosen.size:
+                    start = int(chosen["position"][0]) if start is None else start
+                    end = int(chosen["position"][-1] + chosen["size_bytes"][-1])
+        return (0, 0) if start is None or end is None else (start, end)
+
+    def _opened(self, path: str, file: _RemoteFile) -> ReadableFile:
+        try:
+            opened = self._layout.open(file.segment, file.kind)
+        except FileNotFoundError as error:
+            what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
+            raise CorruptFileError(what, path=path) from error
+        return _Part(opened, path, file.first, file.end)
+
+    # ---- facts of a partition ----------------------------------------------------------------------------------------
+
+    def _remote_logs(self, directory: str) -> Mapping[TopicIdPartition, RemoteLog]:
+        """Return the remote log of each topic id and partition, from the metadata topic in a log directory."""
+        if directory not in self._logs:
+            logs: dict[TopicIdPartition, RemoteLog] = {}
+            for info in super().list(directory):
+                name = parsed_directory(info.name) if info.is_directory else None
+                if name is None or name.state is not DirectoryState.CURRENT or not _is_metadata(name):
+                    continue
+                path = f"{directory}/{info.name}"
+                for record in LogView(path, fs=self._store).records():
+                    try:
+                        apply_event(logs, decode_event(record.value))
+                    except DataError as error:
+                        error.offset = record.offset
+                        raise error.at(path) from None
+            self._logs[directory] = logs
+        return self._logs[directory]
+
+    def _lineage(self, path: str) -> Sequence[EpochEntry]:
+        file = f"{path}/{FileKind.LEADER_EPOCHS}"
+        try:
+            return leader_epochs.history(leader_epochs.decode(read_file(self._store, file), file)).entries
+        except (FileNotFoundError, CorruptFileError):
+            return ()
+
+    def _log_start(self, path: str) -> int:
+        name = parsed_directory(path)
+        assert name is not None
+        try:
+            data = read_file(self._store, f"{posixpath.dirname(path)}/{filenames.LOG_START_OFFSETS}")
+            return checkpoints.decode(data).get(name.topic_partition, 0)
+        except (OSError, CorruptFileError):
+            return 0
+
+
+def _is_metadata(name: PartitionDirectory) -> bool:
+    return name.topic_partition.topic == REMOTE_LOG_METADATA
+
+
+class _Part(WrappedReadableFile):
+    """The part [first, end) of a file, under another path."""
+
+    def __init__(self, file: ReadableFile, path: str, first: int, end: int) -> None:
+        super().__init__(file)
+        self.path = path
+        self._first, self._end = first, end
+
+    @override
+    def size(self) -> int:
+        return self._end - self._first
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        count = max(min(len(target), self.size() - position), 0)
+        return self._file.read_into(self._first + position, target[:count]) if count else 0
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        count = max(min(size_bytes, self.size() - position), 0)
+        return self._file.read(self._first + position, count) if count else b""

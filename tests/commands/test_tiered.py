@@ -1,0 +1,93 @@
+"""Commands on tiered topics: with their tier, logs are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cordwood
+from cordwood.common.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.tier.store import with_tier
+from tests.command import run
+from tests.fixtures import TIERED, facts, fixture, tier_options
+
+LOGS = fixture("local-tiered") / "kafka-logs"
+TIER = fixture("local-tiered") / "kafka-tiered-storage"
+#: A broker does not compact tiered topics, so a copy needs other configs.
+COMPACT = ["orders:cleanup.policy=compact", "orders:remote.storage.enable=false"]
+
+
+@pytest.mark.parametrize("name", TIERED)
+def test_ls_shows_local_and_remote_bytes_and_the_copy_lag(name: str) -> None:
+    found = run("ls", "--json", fixture(name) / "kafka-logs", *tier_options(name)).json
+    partitions = {f"{one['topic']}-{one['partition']}": one for one in found["partitions"]}
+    for partition, wanted in facts(name)["partitions"].items():
+        remote = partitions[partition]["remote"]
+        assert partitions[partition]["log_start_offset"] == wanted["log_start_offset"]
+        if "remote" not in wanted:
+            assert remote is None
+            continue
+        sizes = [one["size"] for one in wanted["remote"] if one["state"] == "COPY_SEGMENT_FINISHED"]
+        assert (remote["segments"], remote["size_bytes"]) == (len(sizes), sum(sizes)), partition
+        assert remote["local_start_offset"] == wanted["first_local_offset"]
+    assert run("ls", LOGS).output.count("REMOTE") == 0
+
+
+def test_ls_counts_closed_segments_that_are_not_copied() -> None:
+    (found,) = run("ls", "--json", LOGS / "stuck-0", *tier_options("local-tiered")).json["partitions"]
+    assert (found["remote"]["lag_segments"], found["remote"]["segments"]) == (2, 0)
+
+
+def test_check_finds_nothing_wrong_with_whole_logs() -> None:
+    assert not [*cordwood.check(LOGS, tier=TIER)]
+
+
+def plain_copy(target: Path) -> Path:
+    """The partitions of topic orders as a broker would have them without a tier."""
+    store = with_tier(PosixFileSystem(), str(TIER))
+    for name in ("orders-0", "orders-1"):
+        (target / name).mkdir(parents=True)
+        for info in store.list(f"{LOGS}/{name}"):
+            store.copy(f"{LOGS}/{name}/{info.name}", f"{target}/{name}/{info.name}")
+            store.set_mtime_ns(f"{target}/{name}/{info.name}", info.mtime_ns)
+    for name in ("log-start-offset-checkpoint", "replication-offset-checkpoint", ".kafka_cleanshutdown"):
+        store.copy(f"{LOGS}/{name}", f"{target}/{name}")
+    return target
+
+
+def test_a_clean_with_a_tier_leaves_what_a_clean_of_the_same_log_without_tier_leaves(tmp_path: Path) -> None:
+    configs = facts("local-tiered")["topics"]["orders"]["config"]
+    kept = [f"orders:{name}={configs[name]}" for name in ("internal.segment.bytes", "index.interval.bytes")]
+    options: dict[str, Any] = {"topics": ["orders"], "overrides": [*COMPACT, *kept], "high_watermark": "end"}
+    options |= {"ignore_ratio": True, "single_copy": True, "engine": "here", "now_ms": 1_800_000_000_000}
+    result = cordwood.clean(LOGS, output=tmp_path / "tiered", tier=TIER, **options)
+    assert any("__cluster_metadata" in note for note in result.notes)
+    cordwood.clean(plain_copy(tmp_path / "plain"), output=tmp_path / "local", **options)
+    logs = [*(tmp_path / "local").glob("orders-*/*")]
+    assert sum(path.stat().st_size for path in logs if path.suffix == ".log") < 15_000
+    for path in logs:
+        assert (tmp_path / "tiered" / path.relative_to(tmp_path / "local")).read_bytes() == path.read_bytes(), path
+    assert not [*(tmp_path / "tiered").glob("__*_metadata-*"), *(tmp_path / "tiered").glob("bootstrap*")]
+    assert cordwood.verify(LOGS, tmp_path / "tiered", tier=TIER, overrides=COMPACT, engine="here").holds
+
+
+def test_a_tier_cannot_be_cleaned_in_place() -> None:
+    with pytest.raises(RequestError, match="Give --output"):
+        cordwood.clean_in_place(LOGS, tier=TIER)
+
+
+def test_without_its_tier_a_tiered_topic_is_not_cleaned() -> None:
+    plan = cordwood.plan(LOGS, topics=["orders"], overrides=COMPACT)
+    assert all("a part of a tiered topic may be elsewhere" in one.reason.what for one in plan.partitions)
+
+
+def test_get_finds_records_in_the_tier() -> None:
+    found = run("get", LOGS, "--key", "key-1", "--topic", "orders", "--json", *tier_options("local-tiered")).json
+    assert found["records"][0]["offset"] == 156
+
+
+def test_a_tier_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "nothing is there" in run("ls", LOGS, "--tier", tmp_path / "none", exits=2).stderr

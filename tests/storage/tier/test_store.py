@@ -1,0 +1,87 @@
+"""Logs with their tier as one store."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cordwood.common.errors import CorruptFileError, DataError
+from cordwood.fs.base import Link
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.log.view import LogView
+from cordwood.storage.tier.store import TierStore, tier_in, with_tier
+from tests.fixtures import TIERED, copy_of, facts, fixture
+
+
+def with_its_tier(name: str, root: Path | None = None) -> TierStore:
+    """The store that shows the logs of a fixture, or of a copy of it, with their tier."""
+    tier, *keys = (f"{root or fixture(name)}/{place}" for place in TIERED[name])
+    store = with_tier(PosixFileSystem(), tier, keys)
+    assert isinstance(store, TierStore)
+    return store
+
+
+@pytest.mark.parametrize("name", TIERED)
+def test_the_log_of_each_partition_is_made_of_its_local_and_remote_segments(name: str) -> None:
+    store = with_its_tier(name)
+    for partition, wanted in facts(name)["partitions"].items():
+        log = LogView(f"{fixture(name)}/kafka-logs/{partition}", fs=store)
+        whole = wanted["materialised"]
+        assert (len(log.segments), log.size_bytes) == (whole["segments"], whole["bytes"]), partition
+        assert (log.log_start_offset, log.next_offset) == (wanted["log_start_offset"], wanted["end_offset"])
+        if (part := store.remote_part(log.path)) is not None:
+            assert part.local_start == wanted["first_local_offset"]
+        assert (part is not None) == ("remote" in wanted)
+        # No batch is cut, and none is there twice.
+        ends = [(batch.base_offset, batch.last_offset) for batch in log.batches()]
+        assert all(end < start for (_, end), (start, _) in itertools.pairwise(ends))
+
+
+def test_a_task_opens_the_store_where_it_runs() -> None:
+    store = with_its_tier("local-tiered")
+    path = f"{fixture('local-tiered')}/kafka-logs/orders-0"
+    opened = pickle.loads(pickle.dumps(store.location())).open()
+    assert opened.list(path) == store.list(path)
+
+
+def test_remote_files_are_copied_but_never_linked(tmp_path: Path) -> None:
+    store, name = with_its_tier("local-tiered"), "00000000000000000000.log"
+    source = f"{fixture('local-tiered')}/kafka-logs/orders-0/{name}"
+    assert store.path_on_disk(source) is None
+    assert not store.try_link(Link.HARD, source, str(tmp_path / "linked"))
+    store.copy(source, str(tmp_path / name))
+    assert (tmp_path / name).stat().st_size == store.stat(source).size_bytes > 0
+    with store.open(source) as file:
+        assert (tmp_path / name).read_bytes() == file.read(0, 1 << 30)
+        assert file.read(file.size() - 3, 100) == (tmp_path / name).read_bytes()[-3:]
+
+
+def test_a_missing_object_is_named(tmp_path: Path) -> None:
+    root = copy_of(fixture("local-tiered"), tmp_path / "copy")
+    lost = next((root / "kafka-tiered-storage").glob("orders-0-*/*.log"))
+    for file in lost.parent.glob(f"{lost.stem}.*"):
+        file.unlink()
+    log = LogView(f"{root}/kafka-logs/orders-0", fs=with_its_tier("local-tiered", root))
+    with pytest.raises(CorruptFileError, match="is not in the tier"):
+        list(log.records())
+
+
+def test_a_wrong_record_in_the_metadata_topic_is_named(tmp_path: Path) -> None:
+    root = copy_of(fixture("local-tiered"), tmp_path / "copy")
+    for log in (root / "kafka-logs").glob("__remote_log_metadata-*/*.log"):
+        shutil.copyfile(root / "kafka-logs" / "stuck-0" / "00000000000000000000.log", log)
+    with pytest.raises(DataError, match="__remote_log_metadata"):
+        LogView(f"{root}/kafka-logs/orders-0", fs=with_its_tier("local-tiered", root))
+
+
+def test_the_tier_is_found_in_server_properties(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    kind = "remote.log.storage.manager.class.name=org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+    file.write_text(f"{kind}\nrsm.config.dir={fixture('local-tiered')}\n")
+    assert tier_in(PosixFileSystem(), str(file)) == str(fixture("local-tiered"))
+    file.write_text(f"{kind}\nrsm.config.dir={tmp_path}/elsewhere\n")
+    assert tier_in(PosixFileSystem(), str(file)) is None
