@@ -326,7 +326,7 @@ def _decrypt_rsa(key: TierKey, encrypted: bytes) -> bytes | None:
 
     Source: RFC 8017, 7.1.2.
     """
-    private = _library("hazmat.primitives.serialization").load_der_private_key(key.pkcs8, None).private_numbers()
+    private = _private_numbers(key)
     modulus, value = private.public_numbers.n, int.from_bytes(encrypted, "big")
     size_bytes = (modulus.bit_length() + 7) // 8
     if len(encrypted) != size_bytes or value >= modulus or size_bytes < 2 * _HASH_BYTES + 2:
@@ -339,6 +339,12 @@ def _decrypt_rsa(key: TierKey, encrypted: bytes) -> bytes | None:
     padding, one, message = plain[_HASH_BYTES:].partition(b"\1")
     fits = whole[0] == 0 and plain[:_HASH_BYTES] == _hash(b"").digest() and not any(padding) and one
     return message if fits else None
+
+
+@functools.lru_cache(64)
+def _private_numbers(key: TierKey) -> Any:
+    """Return the numbers of a key; checking that they are primes takes 45 ms."""
+    return _library("hazmat.primitives.serialization").load_der_private_key(key.pkcs8, None).private_numbers()
 
 
 _hash = hashlib.sha3_512
@@ -355,7 +361,6 @@ def _exclusive_or(data: bytes, mask: bytes) -> bytes:
     return bytes(one ^ other for one, other in zip(data, mask, strict=True))
 
 
-@functools.cache
 def _library(module: str) -> Any:
     try:
         return importlib.import_module(f"cryptography.{module}")

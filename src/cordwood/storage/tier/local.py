@@ -11,7 +11,7 @@
 
 Every file is a copy of the local one, byte for byte. Files get their names before their bytes, so a copy that a crash
 interrupted lacks the last files; the snapshot comes last. Topics and ids come from records or file names, so they are
-not trusted: `check_names` refuses whatever could lead to another folder.
+not trusted: `check_names` refuses names that could lead to another folder.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Layout(Protocol):
     def kinds(self, segment: RemoteSegment) -> Mapping[FileKind, int | None]:
         """Return the files of a segment, each with its size in bytes, or None if only opening it shows the size.
 
-        The size of a `.log` is always there. Empty if the tier does not have the segment.
+        The size of a `.log` is always there. A layout that lists files returns an empty mapping if it finds none;
+        another one returns the files that the segment's record implies, and `open` may find that a file is missing.
         """
 
     @abstractmethod
