@@ -359,7 +359,7 @@ class AivenLayout(Layout):
         """Read the manifest of a segment, and compare it with the segment.
 
         Raises:
-            FileNotFoundError: there is none, so the segment is not complete, or was deleted.
+            FileNotFoundError: it does not exist, so the segment is not complete, or was deleted.
             CorruptFileError: it is invalid, or of another segment.
         """
         path = self._path(segment, _MANIFEST)
@@ -453,7 +453,7 @@ class AivenLayout(Layout):
         return f"{prefix}{key}{ending}"
 
     def _key_prefix(self) -> str:
-        """Return what all paths begin with: a folder with its slash, or a folder and the beginning of a name."""
+        """Return the beginning of all paths: a folder with its slash, or a folder and the beginning of a name."""
         if self._prefix is None:
             root = self._root
             is_folder = root.endswith("/") or _BUCKET.fullmatch(root) or self._names_in(root)

@@ -258,7 +258,7 @@ class Cipher:
         """Decrypt a piece: initial vector, ciphertext, tag.
 
         Args:
-            refused: makes an error of what is wrong.
+            refused: returns an error for a description of the damage.
         """
         try:
             vector, rest = piece[:_INITIAL_VECTOR_BYTES], piece[_INITIAL_VECTOR_BYTES:]

@@ -78,7 +78,7 @@ class Layout(Protocol):
 
     @abstractmethod
     def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
-        """Yield the complete segments whose objects are in the tier, whatever the brokers' metadata says of them.
+        """Yield the complete segments whose objects are in the tier, regardless of the brokers' metadata.
 
         Segments of a partition follow one another, in the order of their start offsets.
 
