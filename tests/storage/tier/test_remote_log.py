@@ -275,7 +275,7 @@ def in_any_order(answer: str) -> str:
 def test_kafkas_classes_give_the_same_answers(kafka_oracle: Oracle) -> None:
     random = Random(SEED)
     drawn = [(events, text.split()) for events, text in LOOK_UPS.values()]
-    drawn += [(random_events(random), QUESTIONS) for _ in range(scaled(100, 2000))]
+    drawn += [(random_events(random), QUESTIONS) for _ in range(scaled(100, 1000))]
     kafkas = kafka_oracle.tier(ask_kafka(*one) for one in drawn)
     for (events, questions), line in zip(drawn, kafkas, strict=True):
         log = remote_log(events)
