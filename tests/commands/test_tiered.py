@@ -91,3 +91,30 @@ def test_get_finds_records_in_the_tier() -> None:
 
 def test_a_tier_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "nothing is there" in run("ls", LOGS, "--tier", tmp_path / "none", exits=2).stderr
+
+
+# ---- restoring -------------------------------------------------------------------------------------------------------
+
+
+def records_in(directory: Path, topic: str, *options: str) -> list[dict[str, Any]]:
+    lines = run("dump", "--json", "--isolation", "read_committed", directory, "--topic", topic, *options).lines
+    return [{name: line[name] for name in ("partition", "offset", "key", "value", "leader_epoch")} for line in lines]
+
+
+@pytest.mark.parametrize(("name", "topic"), [("local-tiered", "orders"), ("local-tiered-pair", "split")])
+def test_a_fetched_log_directory_has_all_segments_as_ordinary_files(name: str, topic: str, tmp_path: Path) -> None:
+    logs = fixture(name) / "kafka-logs"
+    run("fetch", logs, tmp_path / "restored", *tier_options(name))
+    assert records_in(tmp_path / "restored", topic) == records_in(logs, topic, *tier_options(name))
+    assert not [*(tmp_path / "restored").glob("__*_metadata-*"), *(tmp_path / "restored").glob("meta.properties")]
+    run("check", tmp_path / "restored")
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"), [("local-tiered", "payments"), ("local-tiered-pair", "moves"), ("aiven-s3", "payments")]
+)
+def test_topics_are_restored_from_the_tier_alone(name: str, topic: str, tmp_path: Path) -> None:
+    run("fetch", tmp_path / "restored", "--topic", topic, *tier_options(name))
+    logs = fixture(name) / "kafka-logs"
+    assert records_in(tmp_path / "restored", topic) == records_in(logs, topic, *tier_options(name))
+    assert {path.name.rpartition("-")[0] for path in (tmp_path / "restored").iterdir()} == {topic}

@@ -26,7 +26,7 @@ from cordwood.cli.main import (
 )
 from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, TaskOptions, VerifyOptions
+from cordwood.commands.options import CopyOptions, FetchOptions, InPlaceOptions, PlanOptions, TaskOptions, VerifyOptions
 from cordwood.common.arguments import option_fields
 from cordwood.common.errors import RequestError
 from cordwood.tasks.engines import EngineOptions
@@ -206,21 +206,42 @@ def undo(
     return EXIT_OK if result.done else EXIT_DAMAGE
 
 
+@with_options
 def fetch(
-    source: Annotated[
-        str, typer.Argument(metavar="URL", help="A directory in an object store: s3://, gs:// or az://.")
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[URL] DIR",
+            help="A directory in an object store (s3://, gs:// or az://), or, with --tier, any log directory, or "
+            "nothing; and a new or empty directory.",
+            show_default=False,
+        ),
     ],
-    target: Annotated[str, typer.Argument(metavar="DIR", help="A new or empty directory.")],
+    options: FetchOptions,
     as_json: Json = False,
 ) -> int:
     """Bring a broker's directory back from an object store, with the modification times of its files.
 
     DIR appears at the end, complete, or not at all. Files of a copy that Cordwood made must have the checksums that its
-    manifest lists.
+    manifest lists. With --tier, DIR gets all segments of tiered topics as ordinary files, but not the metadata by which
+    a broker would delete remote segments; without URL, partitions are restored from the tier alone.
     """
     from cordwood.commands import fetch as fetching
 
+    tier = options.tier_place
+    if len(places) > 2 or (len(places) == 1 and tier.tier is None):
+        raise RequestError("give URL and DIR, or --tier and DIR")
+    source, target = (None, *places)[-2:]
+    assert target is not None, "a place is given"
     with Progress() as progress:
-        result = fetching.fetch(source, target, on_forecast=tell_forecast, on_progress=progress.of)
+        result = fetching.fetch(
+            source,
+            target,
+            tier=tier.tier,
+            tier_keys=tier.tier_keys,
+            topics=options.topics,
+            on_forecast=tell_forecast,
+            on_progress=progress.of,
+        )
     show_result(result, as_json=as_json)
     return EXIT_OK

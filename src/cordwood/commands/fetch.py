@@ -7,13 +7,16 @@ manifest. In any other directory only a file's length is checked, and that it di
 
 from __future__ import annotations
 
+import os
 import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cordwood.commands.copies import explain_full_disk
+from cordwood.commands.options import TierPlace
 from cordwood.common.arguments import AnyPath, text_paths
 from cordwood.common.errors import BadNameError, NoSpaceError, NotFoundError, RequestError
 from cordwood.common.text import Presentable, bytes_text, number, printable, register
@@ -21,10 +24,14 @@ from cordwood.common.threads import in_parallel
 from cordwood.fs.base import FileInfo, TargetStore
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.object_targets import ObjectTargetStore
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.check.placement import texts
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
+from cordwood.storage.tier.restoring import Restorable, lay_out
+from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER, TierStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,19 @@ class FetchResult(Presentable):
 
 
 def fetch_directory(
-    fs: TargetStore, source: str, target: str, *, has_checksums: bool, on_bytes: Callable[[int, int], None]
+    fs: TargetStore,
+    source: str,
+    target: str,
+    *,
+    has_checksums: bool,
+    on_bytes: Callable[[int, int], None],
+    carries: Callable[[str], bool] = lambda _: True,
 ) -> FetchResult:
     """Copy a directory and everything below it, except lock files.
 
     Args:
         target: a new or empty directory on this machine.
+        carries: whether to copy a file or directory with this name in `source`.
         has_checksums: whether the source has a manifest; only reported in the result.
         on_bytes: called after each file with the bytes copied so far and the total.
 
@@ -61,7 +75,7 @@ def fetch_directory(
         CorruptFileError: a file's checksum differs from the manifest.
     """
     started = time.monotonic()
-    directories, files = _walk(fs, source)
+    directories, files = _walk(fs, source, carries)
     if not files:
         raise NotFoundError(f"{source} does not exist, or holds no files")
     total = sum(info.size_bytes for _, info in files)
@@ -87,7 +101,7 @@ def fetch_directory(
     return FetchResult(source, work.target, len(files), total, has_checksums, time.monotonic() - started)
 
 
-def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, FileInfo]]]:
+def _walk(fs: TargetStore, source: str, carries: Callable[[str], bool]) -> tuple[list[str], list[tuple[str, FileInfo]]]:
     """Return directories, parents first, and files, each with its path relative to the source."""
     directories: list[str] = []
     files: list[tuple[str, FileInfo]] = []
@@ -98,6 +112,8 @@ def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, File
             if info.name in ("", ".", "..") or "/" in info.name:
                 raise BadNameError(f"{source}/{below} holds the name {info.name!r}, which no directory can have")
             path = f"{below}/{info.name}".lstrip("/")
+            if not below and not carries(info.name):
+                continue
             if info.is_directory:
                 directories.append(path)
                 waiting.append(path)
@@ -107,9 +123,12 @@ def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, File
 
 
 def fetch(
-    source: AnyPath,
+    source: AnyPath | None,
     target: AnyPath,
     *,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
+    topics: Sequence[str] = (),
     on_forecast: Callable[[Sequence[str]], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FetchResult:
@@ -118,8 +137,12 @@ def fetch(
     Every file gets its modification time back, which Kafka's retention uses for records without timestamps.
 
     Args:
-        source: URL of a broker's log directory, or of any directory in it.
+        source: URL of a broker's log directory, or of any directory in it. With a tier also a directory of this
+            machine, or None: then partitions are restored from the tier alone.
         target: a new or empty directory.
+        tier: where the closed segments of tiered topics are. The target gets all segments as ordinary files.
+        tier_keys: files with private keys of encrypted segments.
+        topics: with a tier: only these topics.
         on_forecast: called first with a line for each obstacle to a broker that would serve the source.
         on_progress: called with the number of bytes copied so far, and of all.
 
@@ -130,6 +153,12 @@ def fetch(
         NoSpaceError: the disk is too small.
         CorruptFileError: a file does not have the checksum that the manifest of its copy lists.
     """
+    if tier is not None:
+        place = TierPlace(tier=os.fspath(tier), tier_keys=text_paths(tier_keys))
+        source = None if source is None else os.fspath(source)
+        return _fetch_with_tier(source, os.fspath(target), place, topics, on_progress or (lambda _done, _total: None))
+    if source is None or topics:
+        raise RequestError("Without --tier, give the URL of a directory, and no topic")
     source, target = text_paths((source, target))
     objects = ObjectTargetStore()
     fs = UrlStore(objects)
@@ -149,6 +178,40 @@ def fetch(
             has_checksums=objects.is_finished_copy(source),
             on_bytes=on_progress or (lambda _done, _total: None),
         )
+
+
+def _fetch_with_tier(
+    source: str | None,
+    target: str,
+    place: TierPlace,
+    topics: Sequence[str],
+    on_bytes: Callable[[int, int], None],
+) -> FetchResult:
+    """Restore partitions with the segments in their tier; see `fetch`."""
+    store = place.store([source, target])
+    assert isinstance(store, TierStore), "the tier is given"
+    if store.path_on_disk(target) is None:
+        raise RequestError(f"{target} is in an object store. Give a directory of this machine")
+    check_outside_logs(store, target)
+
+    def carries(name: str) -> bool:
+        partition = filenames.parsed_directory(name)
+        if partition is None:
+            return name in filenames.OFFSET_CHECKPOINTS or name == filenames.CLEAN_SHUTDOWN
+        topic = partition.topic_partition.topic
+        return topic not in NOT_COPIED_FROM_TIER and (not topics or topic in topics)
+
+    with explain_full_disk(store, target), ExitStack() as made:
+        if source is None:
+            local = PosixFileSystem()
+            folder = made.enter_context(temporary_directory(local, "cordwood-fetch-"))
+            found = Restorable.of(store.layout, topics)
+            lay_out(local, store.layout, found, folder)
+            store = TierStore(local, store.tier, store.layout, {folder: found.logs()})
+        else:
+            folder = store.absolute_path(source)
+        result = fetch_directory(store, folder, target, has_checksums=False, on_bytes=on_bytes, carries=carries)
+    return replace(result, source=source or store.tier.root)
 
 
 # ---- the result as text and JSON -------------------------------------------------------------------------------------

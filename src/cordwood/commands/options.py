@@ -93,6 +93,14 @@ class TierPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """The options of `fetch`."""
+
+    tier_place: TierPlace = field(default_factory=TierPlace)
+    topics: Annotated[Sequence[str], TOPICS] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection(ChosenPartitions):
     """The selected partitions of a broker, and the sources of their configs."""
 

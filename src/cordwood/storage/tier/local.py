@@ -165,12 +165,12 @@ class LocalLayout(Layout):
 
         Args:
             path: path of its files, without ending.
-            following: for each start offset in the partition the next one. A segment ends there: only the last one's
-                log is read.
+            following: for each start offset in the partition the next one.
         """
         stem, (topic_partition, topic_id) = posixpath.basename(path), partition
         start, log = int(stem[:20]), files[FileKind.LOG]
-        end = following[start] - 1 if start in following else self._last_offset(path, start)
+        # Its last offsets may have no record; after a change of leader, it may reach beyond the next start.
+        end = max(self._last_offset(path, start), following.get(start, start + 1) - 1)
         times = time_index.decode(self._read_small(path, FileKind.TIME_INDEX), start)
         entries = leader_epochs.decode(
             self._read_small(path, FileKind.LEADER_EPOCHS), path + _ENDINGS[FileKind.LEADER_EPOCHS]

@@ -185,11 +185,18 @@ class _RemoteFile:
 class TierStore(WrappedTargetStore):
     """Shows the partitions of log directories with the segments that are in their tier; remote files are read-only."""
 
-    def __init__(self, store: TargetStore, tier: Tier, layout: Layout) -> None:
+    def __init__(
+        self,
+        store: TargetStore,
+        tier: Tier,
+        layout: Layout,
+        logs: Mapping[str, Mapping[TopicIdPartition, RemoteLog]] = {},
+    ) -> None:
+        """Show a store with a tier; `logs`: the remote logs of a directory that has no metadata topic."""
         super().__init__(store)
         self.tier = tier
-        self._layout = layout
-        self._logs: dict[str, Mapping[TopicIdPartition, RemoteLog]] = {}
+        self.layout = layout
+        self._logs = dict(logs)
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
 
@@ -308,7 +315,7 @@ class TierStore(WrappedTargetStore):
         segment = answer.segment
         base = segment.start_offset if is_first else answer.first_offset
         is_whole = (base, answer.last_offset) == (segment.start_offset, segment.end_offset)
-        sizes = self._layout.kinds(segment)
+        sizes = self.layout.kinds(segment)
         first, end = 0, sizes.get(FileKind.LOG) or segment.size_bytes
         if not is_whole and sizes:
             first, end = self._part(segment, base, answer.last_offset)
@@ -325,7 +332,7 @@ class TierStore(WrappedTargetStore):
         if known is not None:
             return known
         try:
-            with self._layout.open(segment, kind) as file:
+            with self.layout.open(segment, kind) as file:
                 return file.size()
         except FileNotFoundError:
             return None
@@ -333,7 +340,7 @@ class TierStore(WrappedTargetStore):
     def _part(self, segment: RemoteSegment, first: int, last: int) -> tuple[int, int]:
         """Return the bytes of a segment's batches that begin at or above an offset, and end at or below another."""
         start = end = None
-        with self._layout.open(segment, FileKind.LOG) as file:
+        with self.layout.open(segment, FileKind.LOG) as file:
             for rows in read_headers(file, base_offset=segment.start_offset, search=False):
                 if isinstance(rows, Gap):
                     break
@@ -345,7 +352,7 @@ class TierStore(WrappedTargetStore):
 
     def _opened(self, path: str, file: _RemoteFile) -> ReadableFile:
         try:
-            opened = self._layout.open(file.segment, file.kind)
+            opened = self.layout.open(file.segment, file.kind)
         except FileNotFoundError as error:
             what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
             raise CorruptFileError(what, path=path) from error

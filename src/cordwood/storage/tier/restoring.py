@@ -1,0 +1,87 @@
+"""Restores partitions from a tier alone, without a log directory and its `__remote_log_metadata`.
+
+The objects of a tier describe themselves, but not which of several overlapping segments counts. That depends on the
+leader epochs of the partition, and each segment has them up to its own end. The segment with the newest epoch decides:
+after an unclean election, it belongs to the log that the cluster went on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from cordwood.common.errors import NotFoundError
+from cordwood.common.types import TopicPartition
+from cordwood.fs.base import TargetStore
+from cordwood.storage.formats import leader_epochs
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.properties import PartitionMetadata, decode_id, encode_partition_metadata
+from cordwood.storage.log.files import write_file
+from cordwood.storage.tier.local import Layout
+from cordwood.storage.tier.remote_log import RemoteLog
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEvent, TopicIdPartition, UpdateEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Restorable:
+    """The partitions that a tier has.
+
+    Attributes:
+        segments: finished segments of each partition, in the order in which they were copied.
+        left_out: topics that were deleted, by id: a newer topic has the same name.
+    """
+
+    segments: dict[TopicIdPartition, list[RemoteSegment]]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, layout: Layout, topics: Collection[str] = ()) -> Restorable:
+        """Read the manifests of a tier.
+
+        Args:
+            topics: only these topics.
+
+        Raises:
+            NotFoundError: the tier has no such segment.
+        """
+        found: dict[TopicIdPartition, list[RemoteSegment]] = {}
+        for segment in layout.segments():
+            if not topics or segment.topic in topics:
+                key = TopicIdPartition(segment.topic_id, segment.topic, segment.partition)
+                found.setdefault(key, []).append(segment)
+        if not found:
+            raise NotFoundError(f"The tier has no segment of {', '.join(sorted(topics)) or 'any topic'}")
+        newest: dict[str, tuple[int, str]] = {}
+        for key, segments in found.items():
+            segments.sort(key=lambda one: one.event_time_ms)
+            newest[key.topic] = max(newest.get(key.topic, (-1, "")), (segments[-1].event_time_ms, key.topic_id))
+        kept = {key: segments for key, segments in found.items() if newest[key.topic][1] == key.topic_id}
+        left_out = sorted({(key.topic, key.topic_id) for key in found.keys() - kept.keys()})
+        return cls(kept, tuple(left_out))
+
+    def logs(self) -> dict[TopicIdPartition, RemoteLog]:
+        """Return the remote log of each partition, as if its copies had been recorded one after another."""
+        return {key: _log_of(key, segments) for key, segments in self.segments.items()}
+
+
+def _log_of(key: TopicIdPartition, segments: Sequence[RemoteSegment]) -> RemoteLog:
+    log = RemoteLog()
+    for one in segments:
+        log.apply(SegmentEvent(replace(one, state=CopyState.COPY_STARTED)))
+        finished = CopyState.COPY_FINISHED
+        log.apply(UpdateEvent(key, one.id, one.broker, one.event_time_ms, one.custom_metadata, finished))
+    return log
+
+
+def lay_out(fs: TargetStore, layout: Layout, found: Restorable, directory: str) -> None:
+    """Make the directory of each partition, with its topic id and leader epochs, and without a segment."""
+    for key, segments in sorted(found.segments.items()):
+        path = f"{directory}/{TopicPartition(key.topic, key.partition)}"
+        fs.make_directory(path)
+        topic_id = decode_id(key.topic_id)
+        assert topic_id is not None, "a layout yields no other ids"
+        write_file(fs, f"{path}/{FileKind.PARTITION_METADATA}", encode_partition_metadata(PartitionMetadata(topic_id)))
+        newest = max(segments, key=lambda one: (one.epochs[-1].epoch, one.end_offset))
+        with layout.open(newest, FileKind.LEADER_EPOCHS) as file:
+            entries = leader_epochs.decode(file.read(0, file.size()), file.path)
+        write_file(fs, f"{path}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(entries))
