@@ -40,6 +40,7 @@ class FetchResult(Presentable):
 
     Attributes:
         has_checksums: whether each file was compared with a checksum in the manifest of the copy.
+        has_tier: whether remote segments are in it as ordinary files.
     """
 
     source: str
@@ -48,6 +49,7 @@ class FetchResult(Presentable):
     size_bytes: int
     has_checksums: bool
     seconds: float
+    has_tier: bool = False
 
 
 def fetch_directory(
@@ -211,7 +213,7 @@ def _fetch_with_tier(
         else:
             folder = store.absolute_path(source)
         result = fetch_directory(store, folder, target, has_checksums=False, on_bytes=on_bytes, carries=carries)
-    return replace(result, source=source or store.tier.root)
+    return replace(result, source=source or store.tier.root, has_tier=True)
 
 
 # ---- the result as text and JSON -------------------------------------------------------------------------------------
@@ -228,7 +230,9 @@ def _document(result: FetchResult) -> dict[str, Any]:
 def _sentences(result: FetchResult) -> Iterator[str]:
     size = bytes_text(result.size_bytes)
     yield f"{result.target}: {number(result.files, 'file')}, {size}, in {result.seconds:.1f} s"
-    if result.has_checksums:
+    if result.has_tier:
+        yield f"next: cordwood check {result.target}; a broker needs the topics with their ids and their retention"
+    elif result.has_checksums:
         yield "every file has the checksum in the manifest of the copy"
     else:
         yield f"{result.source} has no manifest, so only lengths were compared; next: cordwood check {result.target}"

@@ -19,7 +19,7 @@ from cordwood.record.record import Record
 from cordwood.tables.source.datasource import ReadCounter
 from cordwood.tables.source.schema import COLUMNS
 from cordwood.tables.source.slices import ReadCounts
-from tests.fixtures import copy_of, fixture, reads
+from tests.fixtures import TIERED, copy_of, fixture, reads
 from tests.spark_folder import folder_of
 from tests.tables.source.random_logs import NOW_MS, Writer
 from tests.tasks.spark.connect import run_connected
@@ -77,6 +77,19 @@ def test_a_directory_is_read_as_a_consumer_reads_it_with_each_isolation(
             assert len(row["headers"] or ()) == len(line.get("headers") or ())
             if isinstance(line.get("key"), str):
                 assert row["key"] == line["key"].encode()
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", ["local-tiered", "aiven-s3"])
+def test_a_tiered_topic_is_read_with_its_tier(spark: SparkSession, counter: ReadCounter, name: str) -> None:
+    places = [f"{fixture(name)}/{place}" for place in TIERED[name]]
+    options = {"kafka.isolation.level": "read_committed", **dict(zip(("tier", "tierKey"), places, strict=False))}
+    frame = reader(spark, **options).load(f"{fixture(name)}/kafka-logs")
+    found = frame.filter("topic not like '\\_\\_%'").select("topic", "partition", "offset").collect()
+    assert {tuple(row) for row in found} == {
+        (line["topic"], line["partition"], line["offset"]) for line in reads(name, "read_committed") if "offset" in line
+    }
+    assert len(found) > 2000
 
 
 def test_every_column_has_the_type_that_spark_takes(spark: SparkSession, counter: ReadCounter, logs: Path) -> None:
