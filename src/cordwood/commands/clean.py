@@ -150,7 +150,16 @@ def clean(
         made = _indexes_to_make(fs, copies, work, copy.indexes, link=linked)
         with tasks.jobs(fs, _progress_folder(fs, work, tasks, spark), spark, on_progress) as jobs:
             failed = not_loaded(copies, loaded)
-            outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, indexes=made, index_root=root)
+            outcomes = run_tasks(
+                jobs,
+                plan,
+                failed,
+                work.outputs,
+                on_plan,
+                indexes=made,
+                index_root=root,
+                retained=options.choices.retention,
+            )
         if options.choices.retention:
             plan = with_retention(fs, node, copies, loaded, plan, outcomes)
 

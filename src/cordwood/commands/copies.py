@@ -96,12 +96,13 @@ def run_tasks(
     *,
     indexes: Indexes = Indexes.NONE,
     index_root: str | None = None,
+    retained: bool = False,
     discard: bool = False,
 ) -> dict[str, Output | Failure]:
     """Run the planned tasks; return the outcome of each partition by its path.
 
     Args:
-        indexes, index_root: see `tasks_of`.
+        indexes, index_root, retained: see `tasks_of`.
         failed: partitions that cannot be cleaned, even if planned; they are among the outcomes.
         discard: count the output instead of writing it.
 
@@ -109,7 +110,8 @@ def run_tasks(
         NoSpaceError: the disk is full.
         StoreError: the object store failed.
     """
-    tasks = [task for task in tasks_of(plan, jobs.location, indexes, index_root) if task.path not in failed]
+    found = tasks_of(plan, jobs.location, indexes, index_root, retained=retained)
+    tasks = [task for task in found if task.path not in failed]
     if on_plan is not None:
         on_plan(plan, sum(task.size_bytes for task in tasks))
     outcomes = jobs.clean(tasks, outputs, discard=discard)

@@ -88,7 +88,10 @@ def plan_exact(
         plan = plan_loaded(fs, node, copies, loaded, options, exact=True)
         with Jobs(fs, work.progress, engine.where(spark).start, on_progress) as jobs:
             failed = not_loaded(copies, loaded)
-            outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, index_root=root, discard=True)
+            retained = options.choices.retention
+            outcomes = run_tasks(
+                jobs, plan, failed, work.outputs, on_plan, index_root=root, retained=retained, discard=True
+            )
             work_of_all = TrialWork.of(outcomes.values(), total(fs, jobs.progress))
         if options.choices.retention:
             plan = with_retention(fs, node, copies, loaded, plan, outcomes)

@@ -51,11 +51,12 @@ COPY_BUFFER_BYTES = 1 << 20
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: a frozen dataclass takes three times as long to make, and a log may have 10,000s of files.
+@dataclass(slots=True, unsafe_hash=True)
 class FileInfo:
     """Attributes of a file or directory, from `list` and `stat`. Times are in nanoseconds since the epoch.
 
-    A store without devices, inodes, owners or permissions leaves those fields 0.
+    A value: no code changes it. A store without devices, inodes, owners or permissions leaves those fields 0.
 
     Attributes:
         allocated_bytes: size of its blocks on disk, as counted by `du`; None if the store has no blocks.

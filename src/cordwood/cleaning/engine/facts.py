@@ -35,7 +35,7 @@ from cordwood.kernels.layout import (
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
-from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
+from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_sizes, trusted
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, joined, part_numbers, parts_of, skip_gap
 from cordwood.storage.log.segment_writer import IndexLimits
@@ -65,24 +65,34 @@ def loaded_facts(segment: LoadedSegment) -> SegmentFacts:
 
 
 def cleanable_facts(log: LogView, first_uncleanable: int, now_ms: int) -> list[SegmentFacts]:
-    """Return the facts of the segments that a clean may rewrite; a load has already repaired them if necessary."""
+    """Return the facts of the segments that a clean may rewrite; a load has already repaired them if necessary.
+
+    Groups depend on sizes, so no time index is read; the largest timestamp is missing.
+    """
     some = [segment for segment in log.segments if segment.base_offset < first_uncleanable]
-    return [loaded_facts(loaded_segment(segment, now_ms)) for segment in some]
+    return [loaded_facts(loaded_sizes(segment, now_ms)) for segment in some]
 
 
-def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
-    """Return the producer state at the end of a log: its newest readable snapshot plus the batches after it."""
-    producers, start, end = _from_snapshot(log, now_ms, expiration_ms)
+def load_producers(
+    log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS, end: int | None = None
+) -> Producers:
+    """Return the producer state at the end of a log: its newest readable snapshot plus the batches after it.
+
+    Args:
+        end: the log end offset, if it is known.
+    """
+    producers, start, end = _from_snapshot(log, now_ms, expiration_ms, end)
     if start < end:
         for batches in headers_from(log, start):
             producers.replay(batches)
     return producers
 
 
-def _from_snapshot(log: LogView, now_ms: int, expiration_ms: int) -> tuple[Producers, int, int]:
+def _from_snapshot(log: LogView, now_ms: int, expiration_ms: int, end: int | None = None) -> tuple[Producers, int, int]:
     """Return the newest readable producer state, the offset from which batches must be replayed, and the log's end."""
     # A snapshot above the end belongs to truncated batches; a broker removes it when it loads the log.
-    end = log.next_offset if log.recovery.snapshots else 0
+    if end is None:
+        end = log.next_offset if log.recovery.snapshots else 0
     producers, start = newest_snapshot(log, end, now_ms=now_ms, expiration_ms=expiration_ms)
     return producers, start, end if log.recovery.snapshots else MAX_OFFSET
 

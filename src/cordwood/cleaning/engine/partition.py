@@ -35,6 +35,7 @@ from cordwood.cleaning.engine.facts import (
     cleanable_facts,
     first_timestamp,
     load_producers,
+    loaded_facts,
 )
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
@@ -54,7 +55,8 @@ from cordwood.common.types import NONE
 from cordwood.fs.base import TargetStore
 from cordwood.fs.wrapped import Overlay
 from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
-from cordwood.storage.log.segment import MAX_OFFSET, Segment, joined
+from cordwood.storage.log.loaded import loaded_segment
+from cordwood.storage.log.segment import Segment, joined
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 
@@ -158,6 +160,7 @@ class CleanRequest:
         first_uncleanable: end of the range: base offset of a segment.
         now_ms: the time of the clean.
         producers: the producer state at the log end; None to read it from the log's files.
+        log_end_offset: the log end offset, for that reading; None if it is unknown.
         part: clean only these groups. Not with Kafka's offset map, which itself decides where a round ends.
         scanned: source of pass 1's result, if other tasks did pass 1.
         probing: look up all records in a table of the dirty keys; not with Kafka's offset map.
@@ -170,6 +173,7 @@ class CleanRequest:
     now_ms: int
     settings: CleanSettings
     producers: Producers | None = None
+    log_end_offset: int | None = None
     part: GroupRange | None = None
     scanned: KeySource | None = None
     probing: bool = False
@@ -186,7 +190,9 @@ class CleanRequest:
         if self.producers is not None:
             return self
         expiration_ms = self.settings.producer_expiration_ms
-        return replace(self, producers=load_producers(log, now_ms=self.now_ms, expiration_ms=expiration_ms))
+        end = self.log_end_offset
+        producers = load_producers(log, now_ms=self.now_ms, expiration_ms=expiration_ms, end=end)
+        return replace(self, producers=producers)
 
 
 def clean_partition(
@@ -450,7 +456,7 @@ def clean_in_rounds(
 def _is_due_again(log: LogView, first_dirty: int, first_uncleanable: int, settings: CleanSettings, now_ms: int) -> bool:
     if first_dirty >= first_uncleanable:
         return False
-    facts = cleanable_facts(log, MAX_OFFSET, now_ms)
+    facts = [loaded_facts(loaded_segment(segment, now_ms)) for segment in log.segments]
     headers = [HeaderFacts(first_timestamp=first_timestamp(segment)) for segment in log.segments]
     return is_due_again(facts, headers, first_dirty, first_uncleanable, settings.threshold, now_ms)
 

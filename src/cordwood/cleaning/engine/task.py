@@ -67,6 +67,7 @@ class PartitionTask(CleanRequest):
         dirty_part: approximate dirty share of the log; 1 if unknown.
         index_root: see `LogView`.
         transactional: whether there are markers, or data of transactions.
+        retained: whether retention follows, which needs the facts of the new segments.
         read_memory_bytes: bytes of the log that are read once, and stay in memory for the second pass.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
             no longer wanted. None for the folder of all tasks' outputs, or the partition's work folder.
@@ -79,6 +80,7 @@ class PartitionTask(CleanRequest):
     records: int | None = None
     dirty_part: float = 1.0
     transactional: bool = True
+    retained: bool = False
     read_memory_bytes: int = 0
     index_root: str | None = None
     work: str | None = None
@@ -157,7 +159,7 @@ class Output:
     Attributes:
         folder: folder of the new segments.
         files: (name, bytes) of each file.
-        segments: facts about them, as planning needs them.
+        segments: facts about them, as retention needs them; empty if none follows.
         indexes: paths of key indexes, of the outputs and of segments that stay.
     """
 
@@ -237,12 +239,18 @@ def put_in_place(
 
 
 def tasks_of(
-    plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE, index_root: str | None = None
+    plan: Plan,
+    location: Location[TargetStore],
+    indexes: Indexes = Indexes.NONE,
+    index_root: str | None = None,
+    *,
+    retained: bool = False,
 ) -> list[PartitionTask]:
     """Return tasks for the plan's partitions that are to be cleaned, in the file system at a location.
 
     Args:
         index_root: see `LogView`.
+        retained: see `PartitionTask`.
     """
     tasks = []
     memory, fs = MemoryShare(whole_memory(plan.choices.memory)), location.open()
@@ -259,12 +267,14 @@ def tasks_of(
             log_start_offset=one.log_start_offset,
             first_dirty=settings.precedence.first_superseding(first_dirty, one.log_start_offset),
             first_uncleanable=compaction.range.first_uncleanable_offset,
+            log_end_offset=one.log_end_offset,
             now_ms=plan.now_ms,
             settings=settings,
             size_bytes=compaction.read_bytes,
             records=compaction.bounds.records_max,
             dirty_part=compaction.dirty_part,
             transactional=compaction.may_be_transactional,
+            retained=retained,
             index_secret=None if plan.choices.read_all else known,
             fresh_secret=new_secret() if makes_index else None,
             index_root=index_root,
@@ -347,9 +357,9 @@ def clean_task(
         # Names of outputs need not be durable: the files are renamed into the partition, where the names are synced.
         listed = written.list(folder)
         files = tuple((info.name, info.size_bytes) for info in listed)
-        after = LogView(folder, fs=written, log_start_offset=0, entries=listed)
+        after = LogView(folder, fs=written, log_start_offset=0, entries=listed).segments if task.retained else ()
         made = () if indexes is None else indexes.paths
-        return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)), made)
+        return Output(cleaned, folder, files, tuple(map(segment_facts, after)), made)
     except Exception as error:
         trace = error.__traceback__
         failure = failure_of(error, task.path)

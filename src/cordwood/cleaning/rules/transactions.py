@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.types import ControlType
-from cordwood.kernels.layout import BatchRows, is_control, is_transactional_data
+from cordwood.kernels.layout import CONTROL, TRANSACTIONAL, BatchRows, is_control, is_transactional_data
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 
 BoolArray = npt.NDArray[np.bool_]
@@ -61,10 +61,10 @@ class AbortTracker:
         """
         result = np.zeros(batches.size, np.bool_)
         kept: list[AbortedTransaction] = []
+        if not (batches["attributes"] & (CONTROL | TRANSACTIONAL)).any():  # as in most logs
+            return result, kept
         control = is_control(batches)
         relevant = np.flatnonzero(control | is_transactional_data(batches))
-        if not relevant.size:  # as in most logs, which may have thousands of small segments
-            return result, kept
         columns = ("last_offset", "producer_id", "control_type", "record_count")
         rows = zip(
             relevant.tolist(),

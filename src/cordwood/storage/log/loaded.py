@@ -197,6 +197,13 @@ def as_it_is(log: LogView) -> LoadedLog:
     return LoadedLog(log, segments, log.next_offset)
 
 
+def loaded_sizes(segment: Segment, now_ms: int) -> LoadedSegment:
+    """Return a segment as a load leaves it after a clean shutdown, but without its largest timestamp: if its indexes
+    are trusted, nothing is read.
+    """
+    return _trusted(segment, NONE) if _has_sane_indexes(segment) else _rebuilt(segment, now_ms)
+
+
 def loaded_segment(segment: Segment, now_ms: int) -> LoadedSegment:
     """Return a segment as a load leaves it after a clean shutdown."""
     return trusted(segment) if _has_sane_indexes(segment) else _rebuilt(segment, now_ms)
@@ -204,40 +211,39 @@ def loaded_segment(segment: Segment, now_ms: int) -> LoadedSegment:
 
 def trusted(segment: Segment) -> LoadedSegment:
     """Return a segment as its indexes describe it, without reading its batches."""
-    entries, newest_ms = _time_index_end(segment)
-    index = segment.files.indexes.get(FileKind.OFFSET_INDEX)
-    return LoadedSegment(
-        segment,
-        segment.size_bytes,
-        0 if index is None else _whole_entries(index.size_bytes, offset_index.ENTRY),
-        entries * time_index.ENTRY.itemsize,
-        segment.mtime_ms,
-        newest_ms,
+    return _trusted(segment, _newest_indexed(segment))
+
+
+def _trusted(segment: Segment, newest_ms: int) -> LoadedSegment:
+    sizes = (
+        _whole_entries(segment, FileKind.OFFSET_INDEX, offset_index.ENTRY),
+        _whole_entries(segment, FileKind.TIME_INDEX, time_index.ENTRY),
     )
+    return LoadedSegment(segment, segment.size_bytes, *sizes, segment.mtime_ms, newest_ms)
 
 
-def _whole_entries(size_bytes: int, entry: np.dtype[np.void]) -> int:
-    """Return the size of the whole entries of an index file."""
-    return size_bytes // entry.itemsize * entry.itemsize
+def _whole_entries(segment: Segment, kind: FileKind, entry: np.dtype[np.void]) -> int:
+    """Return the size of the whole entries of an index file, by its size when the log was opened; 0 without it."""
+    index = segment.files.indexes.get(kind)
+    return 0 if index is None else index.size_bytes // entry.itemsize * entry.itemsize
 
 
-def _time_index_end(segment: Segment) -> tuple[int, int]:
-    """Return the number of entries of the time index, and the timestamp of the last one, without reading the others.
+def _newest_indexed(segment: Segment) -> int:
+    """Return the timestamp of the last entry of the time index, without reading the others; NONE without entries.
 
     For a segment of 1 GB this saves reading 5 MB.
     """
     path, entry = segment.index_path(FileKind.TIME_INDEX), time_index.ENTRY
     if path is None:
-        return 0, NONE
+        return NONE
     with segment.fs.open(path) as file:
         # One read returns all of a small index, and its size: a log may have 1,000s of segments.
         entries = file.read(0, _SMALL_INDEX_BYTES)
-        count = len(entries) // entry.itemsize
         if len(entries) == _SMALL_INDEX_BYTES:
             count = file.size() // entry.itemsize
             entries = file.read((count - 1) * entry.itemsize, entry.itemsize)
     whole = len(entries) // entry.itemsize
-    return (count, int(np.frombuffer(entries, entry, whole)[-1]["timestamp"])) if whole else (0, NONE)
+    return int(np.frombuffer(entries, entry, whole)[-1]["timestamp"]) if whole else NONE
 
 
 def _is_padded(segment: Segment) -> bool:

@@ -534,12 +534,14 @@ def parts_of(segment: Segment) -> tuple[Segment, ...]:
 
 def part_numbers(segment: Segment, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the index in `parts_of` of the segment that holds each position."""
+    if not isinstance(segment, JoinedSegment):
+        return np.zeros(positions.size, np.int64)
     return np.searchsorted(_starts(segment), positions, side="right") - 1
 
 
-def _starts(segment: Segment) -> npt.NDArray[np.int64]:
+def _starts(segment: JoinedSegment) -> npt.NDArray[np.int64]:
     """Return the position of each part in the joined segment."""
-    sizes = [part.size_bytes for part in parts_of(segment)]
+    sizes = [part.size_bytes for part in segment.parts]
     return np.cumsum([0, *sizes[:-1]])
 
 

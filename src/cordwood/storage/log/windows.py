@@ -68,7 +68,7 @@ HEADER_WINDOW_BYTES = 64 << 10
 SMALL_WINDOW_BYTES = 16 << 10
 LARGEST_HEADER_WINDOW_BYTES = 1 << 20
 #: Number of headers in the first read from the page cache, as a caller that looks for one batch seldom needs more. It
-#: doubles with each read.
+#: doubles with each read. If one read returns the rest of the file, all its headers are returned at once.
 _FIRST_BATCHES = 8
 #: If more bytes than this were found in the page cache, it is tried again after one window.
 _CACHED_BYTES_MIN = 4 << 20
@@ -269,7 +269,7 @@ class WindowReader:
         if reads is None or left <= (SMALL_WINDOW_BYTES if is_loaded("scan") else HEADER_WINDOW_BYTES):
             return  # one read returns the rest of a small file
         buffer = np.empty(HEADER_WINDOW_BYTES, np.uint8)
-        status, capacity = layout.ROWS, _FIRST_BATCHES
+        status, capacity = layout.ROWS, _FIRST_BATCHES if left > HEADER_WINDOW_BYTES else MAX_BATCHES
         while status == layout.ROWS and self._position < self._end:
             rows = np.empty(min(capacity, (self._end - self._position) // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
             capacity = min(2 * capacity, MAX_BATCHES)
@@ -300,9 +300,12 @@ class WindowReader:
         rows = rows[:count]
         if self._checks in _WHOLE:
             headers.compute_crcs(data[at:], self._position, rows)
-        valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
-        if valid.size:
-            self._last_offset = int(rows["last_offset"][valid[-1]])
+            valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
+            last = int(valid[-1]) if valid.size else -1
+        else:
+            last = int(count) - 1  # no checksum is computed yet
+        if last >= 0:
+            self._last_offset = int(rows["last_offset"][last])
         return rows, consumed, status
 
     def _search_overrun(self, rows: BatchRows) -> tuple[BatchRows, int]:
@@ -337,8 +340,10 @@ class WindowReader:
             (rows up to the batch that spans valid batches, position of the first of these); (rows, -1) if there is no
             such batch.
         """
+        if self._checks not in _WHOLE:
+            return rows, -1
         valid, last_valid = rows["crc"] == rows["computed_crc"], self._last_offset
-        if self._checks not in _WHOLE or valid.all():
+        if valid.all():
             return rows, -1
         # If the offsets of the next batch continue those of a wrong one, no batch is missing between them.
         goes_on = np.append(rows["base_offset"][1:] == rows["last_offset"][:-1] + 1, False)
