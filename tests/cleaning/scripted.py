@@ -373,7 +373,7 @@ class ScriptedLog:
             recover_into_copy(self.fs, log, LOADED, recovery_point=recovery_point, now_ms=self.now_ms, settings=loaded)
         else:
             copy_partition(self.fs, log, LOADED)
-            complete_indexes(self.fs, LogView(LOADED, fs=self.fs), now_ms=self.now_ms, settings=loaded)
+            complete_indexes(self.fs, LogView(LOADED, fs=self.fs), LOADED, now_ms=self.now_ms, settings=loaded)
         for info in self.fs.list(self.path):
             self.fs.unlink(f"{self.path}/{info.name}")
         self._move_in(LOADED)

@@ -1,11 +1,28 @@
-"""Work in portions: its order, and when threads do it."""
+"""Work in several threads: its order, its errors, and when threads do it."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from cordwood.common.threads import in_portions
+import pytest
+
+from cordwood.common.threads import in_parallel, in_portions
+
+
+def test_results_of_threads_are_in_order_and_the_first_error_stops_the_rest() -> None:
+    done = list[int]()
+
+    def halve(item: int) -> int:
+        time.sleep(0.001)
+        done.append(item)
+        return 100 // (item - 30)
+
+    assert in_parallel(4, halve, range(20)) == [halve(item) for item in range(20)]
+    done.clear()
+    with pytest.raises(ZeroDivisionError):
+        in_parallel(4, halve, range(1000))
+    assert 30 in done and len(done) < 100
 
 
 def test_results_are_in_order_though_the_disk_is_read_in_another() -> None:

@@ -208,7 +208,7 @@ def test_without_a_crash_a_partition_becomes_in_place_what_a_copy_of_it_becomes(
         target.mkdir(parents=True)
         copy_of(Path(place.path), inside)
         copy_partition(posix, place.log(), str(target))
-        complete_indexes(posix, LogView(str(target), fs=posix), now_ms=FIXTURES_NOW_MS)
+        complete_indexes(posix, LogView(str(target), fs=posix), str(target), now_ms=FIXTURES_NOW_MS)
         recover_in_place(posix, LogView(str(inside), fs=posix), crashed=False, recovery_point=0, now_ms=FIXTURES_NOW_MS)
         assert contents(inside) == contents(target)
 

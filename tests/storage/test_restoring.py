@@ -111,10 +111,10 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
         log.with_suffix(".index").unlink()
     logs[1].write_bytes(logs[1].read_bytes()[:-1])
     interval = Node.open(fs, [str(original)]).config_of("payments").integer("index.interval.bytes")
-    complete_indexes(fs, LogView(str(source), fs=fs), now_ms=NOW_MS, settings=RecoverySettings(interval))
+    complete_indexes(fs, LogView(str(source), fs=fs), str(source), now_ms=NOW_MS, settings=RecoverySettings(interval))
     assert not logs[1].with_suffix(".index").exists()
     logs[1].write_bytes((original / logs[1].name).read_bytes())
-    complete_indexes(fs, LogView(str(source), fs=fs), now_ms=NOW_MS, settings=RecoverySettings(interval))
+    complete_indexes(fs, LogView(str(source), fs=fs), str(source), now_ms=NOW_MS, settings=RecoverySettings(interval))
     assert contents(source) == contents(original)
 
 

@@ -69,7 +69,7 @@ from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Link, Target, TargetStore, waits_for_each_read
 from cordwood.fs.paced import Limit, throttled
 from cordwood.fs.workspace import leftovers, mode_of
-from cordwood.fs.wrapped import SyncsLater
+from cordwood.fs.wrapped import SyncsLater, synced_together
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
     Replacement,
@@ -83,7 +83,7 @@ from cordwood.storage.changes.copy import (
     replace_segments,
 )
 from cordwood.storage.check.placement import text, warnings
-from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOG_START_OFFSETS, DirectoryState, FileKind
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.index.build import SEGMENT_SHARE, bring_indexes
 from cordwood.storage.log.loaded import broker_would_load, zero_bytes
@@ -236,10 +236,6 @@ def _indexes_to_make(
 # ---- build -----------------------------------------------------------------------------------------------------------
 
 
-#: Partitions whose copies are at most this large are copied one after the other, so many of them are synced together.
-_SMALL_BYTES, _SYNCED_TOGETHER = 1_000_000, 256
-
-
 @dataclass(slots=True)
 class _Built:
     """A partition in the copy.
@@ -319,10 +315,9 @@ def _each_built(
     if any(waits_for_each_read(fs, path) for copy, place, _ in work[:1] for path in (copy.path, place.path)):
         return in_parallel(fs.concurrency, lambda item: build(fs, *item[:2]), work)
     built: dict[int, _Built] = {}
-    small = [at for at, (_, _, size) in enumerate(work) if size <= _SMALL_BYTES]
     with contextlib.closing(SyncsLater(fs)) as later:
-        for start in range(0, len(small), _SYNCED_TOGETHER):
-            for at in small[start : start + _SYNCED_TOGETHER]:
+        for portion in synced_together([size_bytes for *_, size_bytes in work]):
+            for at in portion:
                 built[at] = build(later, *work[at][:2])
             for error in later.sync_all().values():
                 raise error
@@ -354,10 +349,7 @@ def _copy(
         start = start_anew(fs, log, target, clean_shutdown=True).next_offset
         copy.recovery_points[place.name.topic_partition] = start
         return
-    if all(FileKind.OFFSET_INDEX in segment.files.indexes for segment in log.segments):
-        return
-    mine = LogView(target, fs=fs, log_start_offset=log.log_start_offset)
-    complete_indexes(fs, mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))
+    complete_indexes(fs, log, target, now_ms=now_ms, settings=recovery_settings(node, place.topic))
 
 
 def _emptied(log: LogView) -> str:

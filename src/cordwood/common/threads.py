@@ -38,35 +38,33 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
     threads = min(at_a_time, len(items))
     if threads <= 1:
         return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor, wait
+
     results: list[Any] = [None] * len(items)
-    errors: dict[int, BaseException] = {}
     left = iter(range(len(items)))
 
     def run() -> None:
         # A future per item would cost more than the work on it. `next` of this iterator needs no lock.
-        for at in left:
-            try:
+        try:
+            for at in left:
                 results[at] = work(items[at])
-            except BaseException as error:
-                errors[at] = error
-            if errors:
-                return
+        finally:
+            _use_up(left)  # after an error
 
-    running = [Thread(target=run, daemon=True) for _ in range(threads)]
-    try:
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    finally:
-        for _ in left:  # after an error of this thread, such as KeyboardInterrupt
-            pass
-        for thread in running:
-            if thread.ident is not None:
-                thread.join()
-    for _, error in sorted(errors.items()):
-        raise error
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            running = [pool.submit(run) for _ in range(threads)]
+            wait(running)
+        finally:
+            _use_up(left)  # after an error of this thread, such as KeyboardInterrupt
+    for one in running:
+        one.result()
     return results
+
+
+def _use_up(items: Iterator[object]) -> None:
+    for _ in items:
+        pass
 
 
 #: Number of items in the first portion of `in_portions`, and in the largest ones.

@@ -11,7 +11,7 @@ import errno
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -240,6 +240,20 @@ class _CountedFile(WrappedReadableFile):
 
 #: A process may open at least 256 files on all systems, and reads others meanwhile.
 _OPEN_FILES_MAX = 128
+#: Partitions up to this size take longer to sync than to write, so this many share their syncs.
+_SMALL_BYTES, _SYNCED_TOGETHER = 1_000_000, 64
+
+
+def is_small(size_bytes: int) -> bool:
+    """Return whether a partition takes longer to sync than to write, so that it should be written to `SyncsLater`."""
+    return size_bytes <= _SMALL_BYTES
+
+
+def synced_together(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the indexes of small partitions in portions, each to be written to `SyncsLater` and then synced."""
+    small = [at for at, size_bytes in enumerate(sizes) if is_small(size_bytes)]
+    for start in range(0, len(small), _SYNCED_TOGETHER):
+        yield small[start : start + _SYNCED_TOGETHER]
 
 
 class SyncsLater(WrappedTargetStore):

@@ -33,6 +33,7 @@ from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.common.errors import NoSpaceError, StoreError
 from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Store, TargetStore, waits_for_each_read
+from cordwood.fs.wrapped import is_small, synced_together
 from cordwood.tasks.runner import InThisProcess, Numbered, Runner, Start, Step, given_up_after
 
 T = TypeVar("T")
@@ -219,10 +220,6 @@ TASKS_PER_CORE = 4
 _TASK_BYTES = 8 << 30
 #: Fixed cost of a partition (opening, small files, fsync), expressed in bytes.
 _PARTITION_COST_BYTES = 500_000
-#: Partitions up to this size take longer to sync than to clean, so many are synced together.
-_SMALL_BYTES = 1_000_000
-#: Number of small partitions whose outputs are synced together.
-_SYNCED_TOGETHER = 64
 
 
 def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
@@ -281,14 +278,13 @@ def cleaning(outputs: str | None, progress: str, *, discard: bool = False) -> St
 
 def _each_cleaned(options: Mapping[str, Any], items: Iterable[Numbered]) -> Iterator[Numbered]:
     tasks: list[tuple[int, PartitionTask]] = list(items)
-    small = [(at, task) for at, task in tasks if task.size_bytes <= _SMALL_BYTES]
     passed_on = (lambda _, outcome: outcome) if options["discard"] else (lambda task, outcome: (task, outcome))
-    for start in range(0, len(small), _SYNCED_TOGETHER):
-        some = small[start : start + _SYNCED_TOGETHER]
+    for portion in synced_together([task.size_bytes for _, task in tasks]):
+        some = [tasks[index] for index in portion]
         outcomes = _small_cleaned([task for _, task in some], options)
         yield from ((at, passed_on(task, outcome)) for (at, task), outcome in zip(some, outcomes, strict=True))
     for at, task in tasks:
-        if task.size_bytes > _SMALL_BYTES:
+        if not is_small(task.size_bytes):
             yield at, passed_on(task, run_task(task, **options))
 
 
@@ -305,5 +301,5 @@ def _each_checked(progress: str, with_batches: bool, cleaned: Iterable[Numbered]
     """Check the files that the step `cleaning` wrote; see `check_output`."""
     for at, (task, outcome) in cleaned:
         # A report for each small partition would cost as much as its check.
-        reports = progress if task.size_bytes > _SMALL_BYTES else None
+        reports = None if is_small(task.size_bytes) else progress
         yield at, check_output(task, outcome, reports, with_batches=with_batches)

@@ -313,9 +313,19 @@ def _begin_empty(fs: TargetStore, log: LogView, folder: str) -> int:
     return start
 
 
-def complete_indexes(fs: TargetStore, log: LogView, *, now_ms: int, settings: RecoverySettings | None = None) -> None:
-    """Build the indexes of a copy's segments that lack an offset index; skip damaged segments."""
-    for _, paths in rewrite_indexes(fs, log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
+def complete_indexes(
+    fs: TargetStore, log: LogView, copy: str, *, now_ms: int, settings: RecoverySettings | None = None
+) -> None:
+    """Build the indexes of segments that lack an offset index; skip damaged segments.
+
+    Args:
+        log: the log that was copied; only if one of its segments lacks an offset index, the copy is listed.
+        copy: path of the copy, which may have fewer of these segments.
+    """
+    if not any(map(_lacks_index, log.segments)):
+        return
+    log = LogView(copy, fs=fs, log_start_offset=log.log_start_offset)
+    for _, paths in rewrite_indexes(fs, log, copy, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
         for path in paths:
             fs.rename(path, path.removesuffix(Temporary.TMP))
 
@@ -338,7 +348,7 @@ def rewrite_indexes(
     limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
     before: tuple[Producers, int] | None = None
     for segment in log.segments:
-        if FileKind.OFFSET_INDEX in segment.files.indexes:
+        if not _lacks_index(segment):
             continue
         producers = producers_at(log, segment.base_offset, now_ms, settings.producer_expiration_ms, before)
         begin = functools.partial(SegmentWriter, fs, folder, limits=limits, suffix=suffix)
@@ -352,6 +362,10 @@ def rewrite_indexes(
         before = (producers, writers[-1].next_offset) if whole else None
         if whole:
             yield segment, indexes
+
+
+def _lacks_index(segment: Segment) -> bool:
+    return FileKind.OFFSET_INDEX not in segment.files.indexes
 
 
 def producers_at(
