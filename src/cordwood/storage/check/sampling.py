@@ -274,19 +274,15 @@ def _time_index(segment: Segment, findings: Findings, handling: Handling) -> tup
         return TimeIndexCheck(None, missing, findings, handling, 0), None
     with segment.fs.open(path) as file:
         file.expect_random_reads()
-        size = file.size()
         entries = IndexEntries(file, time_index.ENTRY)
         last = entries[len(entries) - 1] if len(entries) else None
-        rest = file.read(size - size % time_index.ENTRY.itemsize, time_index.ENTRY.itemsize)
-    loaded, room = entries.loaded, size // time_index.ENTRY.itemsize
-    if room == 1:
-        loaded = np.array([entries[0]], time_index.ENTRY)  # also if it is all zeros, see `time_index`
+    loaded = entries.loaded
     known = time_index.TimeIndex(
         segment.base_offset,
         loaded["timestamp"].astype(np.int64),
         loaded["offset"].astype(np.int64) + segment.base_offset,
-        room,
-        rest,
+        entries.max_entries,
+        entries.rest,
     )
-    check = TimeIndexCheck(known, path, findings, handling, loaded.size if room == 1 else len(entries))
+    check = TimeIndexCheck(known, path, findings, handling, len(entries))
     return check, None if last is None else int(last["offset"])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cordwood.common.errors import CorruptFileError, RequestError
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.workspace import remove_tree
-from cordwood.storage.formats import filenames
+from cordwood.storage.formats import filenames, time_index
 from cordwood.storage.formats.entries import take_apart
 from cordwood.storage.formats.filenames import (
     INDEX_FOLDER,
@@ -51,7 +51,12 @@ def read_file(fs: Store, path: str) -> bytes:
 class IndexEntries:
     """The used entries of an offset or time index, of which only the requested ones are read.
 
-    Used entries end where zeros begin, see `entries`. The index of an active segment is 10 MiB of mostly zeros.
+    Used entries end where zeros begin, see `entries`; but a time index with room for one entry has one, see
+    `time_index`. The index of an active segment is 10 MiB of mostly zeros.
+
+    Attributes:
+        max_entries: number of whole entries in the file, including its zeros.
+        rest: fewer bytes than one entry, behind them.
     """
 
     def __init__(self, file: ReadableFile, entry: np.dtype[np.void]) -> None:
@@ -59,11 +64,14 @@ class IndexEntries:
         self._pieces: dict[int, npt.NDArray[np.void]] = {}
         start = file.read(0, _SMALL_INDEX_BYTES)
         if len(start) < _SMALL_INDEX_BYTES:
-            entries, self._piece_entries, _ = take_apart(start, entry)
-            self._pieces[0] = np.frombuffer(start, entry, self._piece_entries)
-            self._count = entries.size
+            entries, self.max_entries, self.rest = take_apart(start, entry)
+            self._piece_entries = self.max_entries
+            self._pieces[0] = np.frombuffer(start, entry, self.max_entries)
+            self._count = 1 if entry == time_index.ENTRY and self.max_entries == 1 else entries.size
             return
-        self._count = file.size() // entry.itemsize
+        self.max_entries, odd_bytes = divmod(file.size(), entry.itemsize)
+        self.rest = file.read(self.max_entries * entry.itemsize, odd_bytes) if odd_bytes else b""
+        self._count = self.max_entries
         if any(self[self._count - 1].tobytes()):
             return
         used = 0

@@ -57,11 +57,8 @@ _ENTRIES = {FileKind.OFFSET_INDEX: offset_index.ENTRY, FileKind.TIME_INDEX: time
 
 def last_entry(fs: Store, path: str, kind: FileKind) -> tuple[int, np.void | None]:
     """Return the number of used entries of an offset or time index, and the last one; read few of the others."""
-    entry = _ENTRIES[kind]
     with fs.open(path) as file:
-        entries = IndexEntries(file, entry)
-        if kind is FileKind.TIME_INDEX and file.size() // entry.itemsize == 1:
-            return 1, entries[0]  # also if it is all zeros, see `time_index`
+        entries = IndexEntries(file, _ENTRIES[kind])
         return len(entries), entries[len(entries) - 1] if len(entries) else None
 
 
