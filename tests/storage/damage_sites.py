@@ -24,8 +24,14 @@ SITES = {
 }
 FILES = (".kafka_cleanshutdown", "meta.properties")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+
+
 #: A quick check that samples also small segments.
-SMALL = Quick(units=2, whole_bytes=0)
+def small() -> Quick:
+    """Return the size of a sample for small logs."""
+    return Quick(units=2, whole_bytes=0)
+
+
 FIRST = "00000000000000000000"
 
 

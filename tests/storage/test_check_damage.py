@@ -34,7 +34,6 @@ from tests.storage.damage_sites import (
     CHECKPOINTS,
     FIRST,
     SITES,
-    SMALL,
     Plant,
     batch,
     built,
@@ -45,6 +44,7 @@ from tests.storage.damage_sites import (
     places,
     records,
     site,
+    small,
 )
 
 pytestmark = pytest.mark.more
@@ -913,7 +913,7 @@ def test_damage_to_a_real_partition_is_found_in_its_place_and_nowhere_else(case:
     partition = site(case.site, tmp_path)
     case.plant(partition)
     found = check(partition.parent)
-    assert places(check(partition.parent, quick=SMALL)) <= places(found)
+    assert places(check(partition.parent, quick=small())) <= places(found)
     if case.name in REPAIRED:
         assert {one.severity for one in found} == {Severity.RECOVERY}
         found = [replace(one, severity=Severity.DAMAGE) for one in found]

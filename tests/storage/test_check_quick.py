@@ -18,7 +18,7 @@ from tests.command import run
 from tests.fixtures import CRASHED, STOPPED, fixture
 from tests.knobs import in_turns
 from tests.logs import make_large_log
-from tests.storage.damage_sites import FILES, SITES, SMALL, Plant, change, flip, places
+from tests.storage.damage_sites import FILES, SITES, Plant, change, flip, places, small
 
 MIB = 1 << 20
 
@@ -34,7 +34,7 @@ def found_by(path: Path, quick: Quick | None) -> tuple[list[Finding], Check]:
 @pytest.mark.more
 @pytest.mark.parametrize("name", in_turns([*STOPPED, *CRASHED], "legacy-v1-before", "kraft-crashed-torn"))
 def test_a_quick_check_finds_nothing_that_a_whole_check_does_not_find(name: str) -> None:
-    (some, quick), (all_of_it, whole) = found_by(fixture(name), SMALL), found_by(fixture(name), None)
+    (some, quick), (all_of_it, whole) = found_by(fixture(name), small()), found_by(fixture(name), None)
     assert places(some) <= places(all_of_it)
     assert {(one.effect, one.path) for one in quick.start.events} <= {
         (one.effect, one.path) for one in whole.start.events

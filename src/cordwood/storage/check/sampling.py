@@ -16,6 +16,7 @@ findings (`_CERTAIN`) need no confirmation.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 
 import numpy as np
 
@@ -34,9 +35,9 @@ from cordwood.storage.log.segment import Segment, header_at
 _CERTAIN = frozenset({Kind.TORN_TAIL, Kind.ZERO_TAIL, Kind.INDEX_PADDED, Kind.INDEX_SIZE, Kind.SEGMENT_SIZE})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Quick:
-    """How much a quick check reads.
+    """How much one quick check reads; an object for each check, as it counts the segments that are read whole.
 
     Attributes:
         units: maximum number of batches of a segment between its first batch and its end.
@@ -51,12 +52,14 @@ class Quick:
     batch_bytes: int = 64 << 10
     tail_bytes: int = 16 << 20
     confirm_bytes: int = 2 << 30
-    _confirmed: list[int] = field(default_factory=list)
+    _confirmed_bytes: int = field(default=0, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def confirms(self, size_bytes: int) -> bool:
         """Return whether a doubtful segment of this size is read whole; callable from any thread."""
-        self._confirmed.append(size_bytes)
-        return sum(self._confirmed) <= self.confirm_bytes
+        with self._lock:
+            self._confirmed_bytes += size_bytes
+            return self._confirmed_bytes <= self.confirm_bytes
 
 
 @dataclass(slots=True)
@@ -205,7 +208,6 @@ def _choose(segment: Segment, quick: Quick, findings: Findings, handling: Handli
             return _Parts([(0, first_end)], reaches_end=False, times=times)
         with segment.fs.open(path) as index:
             index.expect_random_reads()
-            size = index.size()
             entries = IndexEntries(index, offset_index.ENTRY)
             if is_short and not len(entries):
                 return None
@@ -221,14 +223,13 @@ def _choose(segment: Segment, quick: Quick, findings: Findings, handling: Handli
                     start, end = units.range_of(newest)
                     if end - start <= quick.tail_bytes:
                         ranges[start] = end
-            rest = index.read(size - size % offset_index.ENTRY.itemsize, offset_index.ENTRY.itemsize)
         loaded = entries.loaded
         known = offset_index.OffsetIndex(
             segment.base_offset,
             loaded["offset"].astype(np.int64) + segment.base_offset,
             loaded["position"].astype(np.int64),
-            size // offset_index.ENTRY.itemsize,
-            rest,
+            entries.max_entries,
+            entries.rest,
         )
     reaches_end = units.end in ranges
     offsets = OffsetIndexCheck(known, path, findings, handling, len(entries))
