@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from cordwood.commands.why.facts import could_lose
 from cordwood.commands.why_node import why
 from cordwood.common.text import bytes_text
 from cordwood.common.types import TopicPartition
+from cordwood.fs.base import FileInfo
 from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import (
@@ -40,7 +42,7 @@ from tests.command import run
 from tests.commands.made_broker import MadeBroker, different, pairs, same
 from tests.fixtures import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
-from tests.logs import DAY, HOUR, LARGE_SEGMENTS, MINUTE, T0, batch, make_large_log
+from tests.logs import DAY, HOUR, LARGE_SEGMENTS, MINUTE, T0, batch, make_large_log, make_log
 from tests.storage.messages import internal_record
 
 pytestmark = pytest.mark.more
@@ -50,6 +52,25 @@ NOW = T0 + DAY
 #: The start of the name of a directory that was put aside.
 ASIDE = f"t-0.{'a' * 32}-"
 TRANSACTION = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+
+
+class Listed(PosixFileSystem):
+    """Counts how often each directory is listed."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+
+    def list(self, path: str) -> Sequence[FileInfo]:
+        self.times[Path(path).name] += 1
+        return super().list(path)
+
+
+def test_the_directory_of_each_partition_is_listed_once(tmp_path: Path) -> None:
+    for name in ("t-0", "t-1"):
+        make_log(tmp_path / name, [batch(0)])
+    fs = Listed()
+    assert len(why([str(tmp_path)], WhyOptions(), fs=fs).partitions) == 2
+    assert (fs.times["t-0"], fs.times["t-1"]) == (1, 1)
 
 
 def compacted(broker: MadeBroker, **config: Any) -> None:

@@ -26,9 +26,8 @@ FILES = (".kafka_cleanshutdown", "meta.properties")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
 
 
-#: A quick check that samples also small segments.
 def small() -> Quick:
-    """Return the size of a sample for small logs."""
+    """Return a quick check that also samples small segments."""
     return Quick(units=2, whole_bytes=0)
 
 

@@ -17,7 +17,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.storage.log.header_sample import sample_headers
+from cordwood.storage.log.header_sample import UNITS, sample_headers
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.listing import PartitionListing, SegmentListing
 from tests.logs import LARGE_SEGMENTS, T0, make_large_log, make_log
@@ -52,6 +52,22 @@ def test_a_large_log_is_listed_from_a_few_reads_a_segment(plain: LogView) -> Non
     ls([plain.path], ListOptions(), fs=few)
     ls([plain.path], ListOptions(exact=True), fs=all_headers)
     assert few.bytes_read < LARGE_SEGMENTS * SEGMENT_BYTES_MAX < all_headers.bytes_read
+
+
+class Reads(CountedStore):
+    """Counts reads."""
+
+    reads = 0
+
+    def add(self, count: int) -> None:
+        self.reads += 1
+        super().add(count)
+
+
+def test_the_read_of_a_place_also_shows_where_the_next_one_begins(plain: LogView) -> None:
+    store = Reads(PosixFileSystem())
+    assert sample_headers(LogView(plain.path, fs=store).segments[0]) is not None
+    assert store.reads < 2 * UNITS
 
 
 def test_offsets_sizes_and_newest_times_of_a_sampled_log_are_exact(cleaned: LogView) -> None:

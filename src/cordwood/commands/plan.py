@@ -56,7 +56,7 @@ from cordwood.common.text import (
 )
 from cordwood.common.threads import in_portions
 from cordwood.common.types import Clock, TopicPartition, system_clock
-from cordwood.fs.base import Store
+from cordwood.fs.base import FileInfo, Store
 from cordwood.fs.machine import local_cores
 from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset_name
 from cordwood.storage.log.header_sample import UNITS
@@ -170,14 +170,25 @@ def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms
 
 
 def plan_with_facts(
-    node: Node, place: LocatedPartition, choices: Choices, now_ms: int, *, exact: bool = False
+    node: Node,
+    place: LocatedPartition,
+    choices: Choices,
+    now_ms: int,
+    *,
+    exact: bool = False,
+    entries: Sequence[FileInfo] | None = None,
 ) -> PlannedPartition | None:
-    """Plan one partition and keep the facts; None if it was deleted. For `exact` see `log_facts`."""
+    """Plan one partition and keep the facts; None if it was deleted.
+
+    Args:
+        exact: see `log_facts`.
+        entries: the files of its directory, if they were listed just now.
+    """
     for _ in range(_ATTEMPTS):
         try:
-            return _plan(node, place, choices, now_ms, exact=exact)
+            return _plan(node, place, place.log(entries), choices, now_ms, exact=exact)
         except FileNotFoundError:
-            continue  # deleted, or replaced by the cleaner of a running broker
+            entries = None  # deleted, or replaced by the cleaner of a running broker
         except NotFoundError:
             return None
         except (RequestError, CorruptFileError) as error:
@@ -217,9 +228,10 @@ def retain_after(
     return _with_retention(found, node, replace(facts, segments=segments), config, now_ms, included=True)
 
 
-def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int, *, exact: bool) -> PlannedPartition:
+def _plan(
+    node: Node, place: LocatedPartition, log: LogView, choices: Choices, now_ms: int, *, exact: bool
+) -> PlannedPartition:
     obstacle = why_never(node, place)
-    log = place.log()
     unknown = None
     try:
         loaded = _loaded(place, log, obstacle, now_ms)

@@ -20,9 +20,10 @@ cause first, then evidence and next steps:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from cordwood.cleaning.rules.plan import Bound, Choices, Decision
 from cordwood.commands.coordinators import OnLogs
@@ -47,13 +48,15 @@ from cordwood.commands.why.reasons import why_partition
 from cordwood.common.config import ConfigValue
 from cordwood.common.errors import DataError, NotFoundError
 from cordwood.common.text import Column, bytes_text, html_table, names_text, number, printable, register, table
-from cordwood.common.threads import in_parallel, in_portions
+from cordwood.common.threads import in_portions
 from cordwood.common.types import Clock, system_clock
-from cordwood.fs.base import Store
+from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.index.key_sample import CountSource, KeyCounts, count_keys
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+
+_R = TypeVar("_R")
 
 #: All samples together may be as large as this many samples of one log.
 _SAMPLES_MAX = 64
@@ -96,14 +99,26 @@ def why_node(
     now_ms = clock() if options.now_ms is None else options.now_ms
     fs, chosen = node.fs, options.selection
     places = list(select_partitions(node.places, paths, chosen))
-    if len(places) > 1:  # sizes take a listing, and a single partition may have 10,000s of files
-        sizes = in_parallel(fs.concurrency, lambda place: _log_bytes(fs, place), places)
-        largest_first = sorted(zip(places, sizes, strict=True), key=lambda pair: -pair[1])
-        places = [place for place, _ in largest_first]
+    entries: dict[str, Sequence[FileInfo]] = {}
+    if len(places) > 1:
+        listed = _portions(node, lambda place: _listed(fs, place), places)
+        entries = {
+            place.path: found
+            for place, found in zip(places, itertools.chain.from_iterable(listed), strict=True)
+            if found is not None
+        }
+        places.sort(key=lambda place: -_log_bytes(entries.get(place.path, ())))
+
+    def plan(place: LocatedPartition) -> PlannedPartition | None:
+        found = entries.pop(place.path, None)
+        # A running broker may have replaced files meanwhile.
+        found = None if place.directory.live else found
+        return plan_with_facts(node, place, Choices(), now_ms, exact=options.exact, entries=found)
+
     return why_of(
         node,
         places,
-        lambda place: plan_with_facts(node, place, Choices(), now_ms, exact=options.exact),
+        plan,
         options,
         now_ms,
         on_progress=on_progress,
@@ -124,14 +139,7 @@ def why_of(
     look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)
     found = []
     done = 0
-    portions = in_portions(
-        node.fs.concurrency,
-        lambda place: look.read(place, planner),
-        places,
-        disk_order=LocatedPartition.inode,
-        is_remote=any(node.fs.reads_by_request(one.path) for one in node.directories),
-    )
-    for portion in portions:
+    for portion in _portions(node, lambda place: look.read(place, planner), places):
         for read in portion:
             partition = None if read is None else look.explain(read)
             found += [] if partition is None else [partition]
@@ -142,18 +150,36 @@ def why_of(
     return WhyResult(now_ms, tuple(ranked), tuple(look.not_counted))
 
 
+def _portions(
+    node: Node, work: Callable[[LocatedPartition], _R], places: Sequence[LocatedPartition]
+) -> Iterator[list[_R]]:
+    """Call a function with each partition, in threads where it waits for a device, in the order of the disk."""
+    return in_portions(
+        node.fs.concurrency,
+        work,
+        places,
+        disk_order=LocatedPartition.inode,
+        is_remote=any(node.fs.reads_by_request(one.path) for one in node.directories),
+    )
+
+
 def _could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
     """Sort key: the partition with the most removable data first."""
     return -partition.could_lose_disk_bytes, -partition.could_lose_bytes, -partition.usage.total_bytes
 
 
-def _log_bytes(fs: Store, place: LocatedPartition) -> int:
-    """Return the size of a partition's logs; 0 if they are gone or unreadable."""
+def _listed(fs: Store, place: LocatedPartition) -> Sequence[FileInfo] | None:
+    """List the files of a partition; None if it is gone or unreadable."""
     try:
-        files = ((parse_file(info.name), info) for info in fs.list(place.path))
-        return sum(info.size_bytes for file, info in files if file is not None and file.kind is FileKind.LOG)
+        return fs.list(place.path)
     except OSError:
-        return 0
+        return None
+
+
+def _log_bytes(entries: Sequence[FileInfo]) -> int:
+    """Return the size of the logs among the files of a partition."""
+    files = ((parse_file(info.name), info) for info in entries)
+    return sum(info.size_bytes for file, info in files if file is not None and file.kind is FileKind.LOG)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,8 @@ def html_table(
 
 def printable(text: str) -> str:
     """Escape all characters that a terminal might interpret, as names from disk may contain them."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -16,6 +16,7 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from cordwood.common.types import override
 from cordwood.fs.base import (
@@ -253,7 +254,8 @@ class PosixFileSystem(LocalFileSystem):
                 except OSError as error:
                     if error.errno not in _NO_TARGET:
                         raise
-        return sorted(found, key=lambda info: info.name)
+        found.sort(key=attrgetter("name"))
+        return found
 
     @override
     def names_in(self, path: str) -> Mapping[str, bool]:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from cordwood.common.types import NONE
 from cordwood.fs.base import ReadableFile
-from cordwood.kernels.layout import BATCH_ROW, HEADER_BYTES, MIN_ENTRY_BYTES, BatchRows
+from cordwood.kernels.layout import BATCH_ROW, MIN_ENTRY_BYTES, BatchRows
 from cordwood.record import headers
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import FileKind
@@ -43,8 +43,9 @@ from cordwood.storage.log.windows import Gap, read_headers
 EXACT_LOG_BYTES = 8 << 20
 #: Number of units in a sample. A segment with less than twice as many has all its headers read.
 UNITS = 16
-#: Bytes per read: enough for any header, and for a control batch, which the scan reads whole.
-_READ_BYTES = 4096 + HEADER_BYTES
+#: Bytes per read: usually a unit of 4 KiB and a small batch, and the header behind it. It is enough for any header, and
+#: for a control batch, which the scan reads whole.
+_READ_BYTES = 8 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,17 +229,23 @@ class Units:
     """
 
     def __init__(self, file: ReadableFile, index: IndexEntries) -> None:
-        self._file, self._index = file, index
+        self._file, self._index, self._size = file, index, file.size()
+        self._starts = {0: 0}
+        #: Base offsets of the first batches of units, as far as they were read.
+        self._first_offsets: dict[int, int] = {}
         self.count = len(index)
         if not self.count:
             raise UnfitError
         self.end = self.start(self.count)
-        if not 0 < self.start(1) <= self.end < file.size():
+        if not 0 < self.start(1) <= self.end < self._size:
             raise UnfitError
 
     def start(self, number: int) -> int:
         """Return the position of a unit's first batch."""
-        return int(self._index[number - 1]["position"]) if number else 0
+        start = self._starts.get(number)
+        if start is None:
+            start = self._starts[number] = int(self._index[number - 1]["position"])
+        return start
 
     def choose(self, count: int) -> Iterator[int]:
         """Yield units between the first unit and the tail, every other one by its number, the others by a position."""
@@ -250,7 +257,7 @@ class Units:
     def range_of(self, offset: int) -> tuple[int, int]:
         """Return start and end of the unit that holds an offset relative to the base offset, by the index."""
         number = bisect.bisect_right(self._index, offset, key=lambda entry: int(entry["offset"]))
-        return self.start(number), self.start(number + 1) if number < self.count else self._file.size()
+        return self.start(number), self.start(number + 1) if number < self.count else self._size
 
     def _holding(self, position: float) -> int:
         """Return the unit that holds a position: guess by proportion, and halve after two guesses."""
@@ -269,20 +276,30 @@ class Units:
         position, end = self.start(number), self.start(number + 1)
         found = []
         while position < end:
-            data = np.frombuffer(self._file.read(position, min(_READ_BYTES, end - position)), np.uint8)
+            data = np.frombuffer(self._file.read(position, min(_READ_BYTES, self._size - position)), np.uint8)
             rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
-            count, consumed, _ = headers.scan_batches(data, end - position, position, rows, whole_entries=False)
-            if not count:
-                raise UnfitError
-            found.append(rows[:count])
+            count, consumed, _ = headers.scan_batches(data, self._size - position, position, rows, whole_entries=False)
             position += int(consumed)
+            rows = rows[:count]
+            if position > end:  # the last read reached into the next unit
+                inside = int(np.searchsorted(rows["position"], end))
+                if inside < count and rows["position"][inside] == end:
+                    position = end
+                    self._first_offsets[number + 1] = int(rows["base_offset"][inside])
+                rows = rows[:inside]
+            if not rows.size or position > end:
+                raise UnfitError
+            found.append(rows)
         if not found:
             raise UnfitError
+        self._first_offsets[number] = int(found[0]["base_offset"][0])
         return _joined(found)
 
     def first_offset(self, number: int) -> int:
         """Return the base offset of a unit's first batch."""
-        batch = header_at(self._file, self.start(number))
-        if batch is None:
-            raise UnfitError
-        return int(batch["base_offset"])
+        if number not in self._first_offsets:
+            batch = header_at(self._file, self.start(number))
+            if batch is None:
+                raise UnfitError
+            self._first_offsets[number] = int(batch["base_offset"])
+        return self._first_offsets[number]

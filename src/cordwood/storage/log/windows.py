@@ -264,10 +264,12 @@ class WindowReader:
 
         For bytes on disk, or a request away, reading everything in large pieces takes less time.
         """
-        reads = self._file.cached_reads()
         left = self._end - self._position
-        if reads is None or left <= (SMALL_WINDOW_BYTES if is_loaded("scan") else HEADER_WINDOW_BYTES):
+        if left <= SMALL_WINDOW_BYTES or (left <= HEADER_WINDOW_BYTES and not is_loaded("scan")):
             return  # one read returns the rest of a small file
+        reads = self._file.cached_reads()
+        if reads is None:
+            return
         buffer = np.empty(HEADER_WINDOW_BYTES, np.uint8)
         status, capacity = layout.ROWS, _FIRST_BATCHES if left > HEADER_WINDOW_BYTES else MAX_BATCHES
         while status == layout.ROWS and self._position < self._end:
@@ -298,6 +300,9 @@ class WindowReader:
             whole_entries=self._checks is not Checks.HEADERS,
         )
         rows = rows[:count]
+        if self._checks is Checks.HEADERS:  # no checksum is computed
+            self._last_offset = int(rows["last_offset"][-1]) if count else self._last_offset
+            return rows, consumed, status
         if self._checks in _WHOLE:
             headers.compute_crcs(data[at:], self._position, rows)
             valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])

@@ -239,12 +239,12 @@ class LogDirectory:
         why = f"{path} has no entry for {name}" if error is None else f"{path} cannot be read ({error.what})"
         return f"{why}, so nothing says which records of {name} are on all replicas"
 
-    def log(self, partition: Partition) -> LogView:
-        """Open the log of one of the directory's partitions."""
+    def log(self, partition: Partition, entries: Sequence[FileInfo] | None = None) -> LogView:
+        """Open the log of one of the directory's partitions; for `entries` see `LogView`."""
         start = 0
         if partition.name.state is DirectoryState.CURRENT:
             start = self.log_start_offsets.get(partition.name.topic_partition, 0)
-        return LogView(partition.path, fs=self.fs, live=self.live, log_start_offset=start)
+        return LogView(partition.path, fs=self.fs, live=self.live, log_start_offset=start, entries=entries)
 
 
 def twice_in_cleaner_offsets(

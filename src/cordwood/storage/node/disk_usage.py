@@ -48,7 +48,9 @@ class DiskUsage:
     @property
     def total_bytes(self) -> int:
         """Bytes of all uses together."""
-        return sum(int(getattr(self, use)) for use in FileUse)
+        return (
+            self.logs + self.indexes + self.states + self.key_indexes + self.leftovers + self.foreign + self.directories
+        )
 
 
 assert {str(use) for use in FileUse} == {one.name for one in fields(DiskUsage)} - {"leftover_files", "foreign_files"}

@@ -428,10 +428,12 @@ def list_partitions(
     """
     sizes = {one.path: one.disk_size_bytes for one in directories}
     counted: set[Identity] = set()
+    # A single log may have thousands of segments; of many partitions, threads read one each.
+    segments_at_a_time = node.fs.concurrency // max(1, len(places))
 
     def look(place: LocatedPartition) -> tuple[LocatedPartition, PartitionListing | None, list[LinkedFile]]:
         linked: list[LinkedFile] = []
-        one = _partition(node, place, index_entries, index_root, linked, exact=exact)
+        one = _partition(node, place, index_entries, index_root, linked, segments_at_a_time, exact=exact)
         return place, None if one is None else foretell(place, one), linked
 
     def with_share(
@@ -491,6 +493,7 @@ def _partition(
     index_entries: bool,
     index_root: str | None,
     linked: list[LinkedFile],
+    segments_at_a_time: int,
     *,
     exact: bool,
 ) -> PartitionListing | None:
@@ -502,7 +505,7 @@ def _partition(
             log = place.log()
             by_request = node.fs.reads_by_request(place.path)
             if index_entries or not by_request:
-                segments = tuple(_segments(log, index_entries, exact=exact or by_request))
+                segments = _segments(log, index_entries, segments_at_a_time, exact=exact or by_request)
             else:
                 segments = tuple(
                     _segment(log, one, _Tally(), index_entries=False, is_read=False) for one in log.segments
@@ -667,27 +670,35 @@ def _log_end_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
 # ---- segments --------------------------------------------------------------------------------------------------------
 
 
-def _segments(log: LogView, index_entries: bool, *, exact: bool) -> Iterator[SegmentListing]:
-    exact = exact or is_small(log)
-    for segment in log.segments:
-        tally = _Tally()
-        try:
-            sample = None if exact else sample_headers(segment, search=not log.live)
-            if sample is not None:
-                tally.add_sample(sample)
-            for item in segment.headers_and_gaps(search=not log.live) if sample is None else sample.gaps:
-                if not isinstance(item, Gap):
-                    tally.add(item)
-                elif log.is_end(segment, item):
-                    is_preallocated = item.kind is GapKind.ZEROS and item.size_bytes >= _PREALLOCATED_MIN_BYTES
-                    tally.preallocated_bytes = item.size_bytes if is_preallocated else 0
-                else:
-                    tally.damage.append(gap_error(segment, item))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            tally.unreadable = f"{segment.path} {why_unreadable(error)}"
-        yield _segment(log, segment, tally, index_entries)
+def _segments(log: LogView, index_entries: bool, at_a_time: int, *, exact: bool) -> tuple[SegmentListing, ...]:
+    """List the segments of a log; sample those of a large one, `at_a_time` in threads while they wait for a disk."""
+    if exact or is_small(log):
+        return tuple(_read_segment(log, segment, index_entries, exact=True) for segment in log.segments)
+    portions = in_portions(
+        at_a_time, lambda segment: _read_segment(log, segment, index_entries, exact=False), log.segments
+    )
+    return tuple(itertools.chain.from_iterable(portions))
+
+
+def _read_segment(log: LogView, segment: Segment, index_entries: bool, *, exact: bool) -> SegmentListing:
+    tally = _Tally()
+    try:
+        sample = None if exact else sample_headers(segment, search=not log.live)
+        if sample is not None:
+            tally.add_sample(sample)
+        for item in segment.headers_and_gaps(search=not log.live) if sample is None else sample.gaps:
+            if not isinstance(item, Gap):
+                tally.add(item)
+            elif log.is_end(segment, item):
+                is_preallocated = item.kind is GapKind.ZEROS and item.size_bytes >= _PREALLOCATED_MIN_BYTES
+                tally.preallocated_bytes = item.size_bytes if is_preallocated else 0
+            else:
+                tally.damage.append(gap_error(segment, item))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        tally.unreadable = f"{segment.path} {why_unreadable(error)}"
+    return _segment(log, segment, tally, index_entries)
 
 
 @dataclass

@@ -31,8 +31,9 @@ from cordwood.common.config import (
 )
 from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.common.text import names_text
+from cordwood.common.threads import in_portions
 from cordwood.common.types import ControlType, TopicPartition
-from cordwood.fs.base import Store
+from cordwood.fs.base import FileInfo, Store
 from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.storage.formats import cluster_metadata, filenames, log_configs
@@ -92,11 +93,11 @@ class LocatedPartition:
         """Return whether there is a `partition.metadata`, readable or not."""
         return self.directory.fs.exists(f"{self.path}/{FileKind.PARTITION_METADATA}")
 
-    def log(self) -> LogView:
-        """Open the partition's log."""
+    def log(self, entries: Sequence[FileInfo] | None = None) -> LogView:
+        """Open the partition's log; `entries`: the files of its directory, if they were listed just now."""
         if self.name is None:
-            return LogView(self.path, fs=self.directory.fs, live=self.directory.live)
-        return self.directory.log(Partition(self.path, self.name))
+            return LogView(self.path, fs=self.directory.fs, live=self.directory.live, entries=entries)
+        return self.directory.log(Partition(self.path, self.name), entries)
 
     def loaded(self, log: LogView, now_ms: int) -> LoadedLog:
         """Return the log as a load would leave it.
@@ -221,15 +222,12 @@ class Node:
         """Return the configs that a live log of a topic last wrote to a file; None if the metadata has the topic."""
         if self.metadata is not None and topic in self.metadata.topics:
             return None
-        found = []
-        for place in self._current_places.get(topic, ()):
-            path = f"{place.path}/{FileKind.LOG_CONFIGS}"
-            configs = _remembered_in(place.directory.fs, path)
-            if configs is not None:
-                found.append((configs.written_ms, path, configs))
+        places = self._current_places.get(topic, ())
+        portions = in_portions(self.fs.concurrency, _remembered_at, places, disk_order=LocatedPartition.inode)
+        found = [one for portion in portions for one in portion if one is not None]
         if not found:
             return None
-        _, path, configs = max(found, key=lambda one: one[0])
+        path, configs = max(found, key=lambda one: one[1].written_ms)
         return Layer(Source(SourceKind.REMEMBERED, path, topic), configs.texts)
 
     @cached_property
@@ -465,15 +463,16 @@ def _metadata_directory(
     return None
 
 
-def _remembered_in(fs: Store, path: str) -> LogConfigs | None:
-    """Read the configs in a file; return None if it is missing or invalid.
+def _remembered_at(place: LocatedPartition) -> tuple[str, LogConfigs] | None:
+    """Read the configs of a partition's live log, and return them with their path; None if missing or invalid.
 
     Always None in an object store, where the look-up takes a request.
     """
+    fs, path = place.directory.fs, f"{place.path}/{FileKind.LOG_CONFIGS}"
     if fs.reads_by_request(path):
         return None
     try:
-        return log_configs.decode(read_file(fs, path), path)
+        return path, log_configs.decode(read_file(fs, path), path)
     except (OSError, CorruptFileError):
         return None
 
