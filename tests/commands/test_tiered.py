@@ -41,8 +41,8 @@ def test_ls_counts_closed_segments_that_are_not_copied() -> None:
     assert (found["remote"]["lag_segments"], found["remote"]["segments"]) == (2, 0)
 
 
-def test_check_finds_nothing_wrong_with_whole_logs() -> None:
-    assert not [*cordwood.check(LOGS, tier=TIER)]
+def test_check_finds_nothing_damaged_in_whole_logs() -> None:
+    assert not cordwood.check(LOGS, tier=TIER).summary.damaged
 
 
 def plain_copy(target: Path) -> Path:

@@ -9,6 +9,7 @@
     permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions
     node        a broker's log directories together, and the cluster's metadata
+    tier        the tier of a log directory against the brokers' metadata about it
     placement   directories and partitions where their node has them; warnings before a command begins
 
 The check is read-only, and an error in one partition does not stop the check of the others.

@@ -37,6 +37,7 @@ from cordwood.storage.check.partition import (
 from cordwood.storage.check.permissions import check_partition_files
 from cordwood.storage.check.placement import check_directories, check_missing, check_topic_id
 from cordwood.storage.check.sampling import Looked, Quick
+from cordwood.storage.check.tier import check_remote_part, check_tier
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -55,6 +56,7 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 from cordwood.storage.node.start import NOT_SERVED, Effect, Event, Served, Start
+from cordwood.storage.tier.store import TierStore
 
 #: Effect of a well-formed checkpoint with an impossible value on a broker, by file name.
 _WRONG_VALUE = {
@@ -152,6 +154,8 @@ class Check:
         Args:
             quick: read only parts of large segments; None: read everything.
         """
+        self._tiers = fs.to_check() if isinstance(fs, TierStore) else None
+        fs = self._tiers or fs
         self.fs = fs if quick is None else CountedStore(fs)
         self.quick = quick
         self.summary = Summary(looked=None if quick is None else Looked())
@@ -222,6 +226,8 @@ class Check:
             yield from self._counted(step())
         self._duplicates(directories)
         self._log_starts()
+        if self._tiers is not None and directories:
+            self._check_tier(self._tiers, directories)
         yield from self._counted(self._findings.take())
 
     @property
@@ -401,6 +407,14 @@ class Check:
         if node is not None and node.is_broker and not live and not is_deleted(log) and only is None:
             check_partition_files(self.fs, path, log, findings)
         check.run(only=only)
+        part = None
+        if self._tiers is not None and only is None:
+            # What a broker changes while it runs is read anew each time.
+            tiers = self._tiers.to_check() if live else self._tiers
+            if (part := tiers.remote_part(path)) is not None:
+                check_remote_part(path, part, tiers.layout, check.unread_remote, findings)
+        if part is None and check.unread_remote:
+            raise next(iter(check.unread_remote.values()))
         return _PartitionRead(findings, only, check)
 
     def _conclude(
@@ -698,6 +712,16 @@ class Check:
                         self._findings.add(Kind.DUPLICATE_PARTITION, partition.path, what)
                         break
                 others.append((where, partition))
+
+    def _check_tier(self, tiers: TierStore, directories: Sequence[LogDirectory]) -> None:
+        """Check the metadata topic and the tier's objects; with a running broker, keep only what is found twice."""
+        paths = [directory.path for directory in directories]
+        found = [Findings() for _ in range(1 + any(directory.live for directory in directories))]
+        for findings in found:
+            check_tier(tiers, paths, findings)
+            tiers = tiers.to_check()
+        found[0].keep_repeated(found[-1])
+        self._findings.merge(found[0])
 
     def _log_starts(self) -> None:
         """Report deleted records that become readable again, because the log start offset is lost or is in the

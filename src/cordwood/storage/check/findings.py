@@ -7,6 +7,7 @@ per kind. A finding may be less severe than its kind, if the next load repairs t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -119,6 +120,19 @@ class Kind(StrEnum):
     DIRECTORY_MISSING = "directory-missing"
     PARTITION_MISSING = "partition-missing"
     SEGMENT_MISSING = "segment-missing"
+    # the tier
+    TIER_METADATA = "tier-metadata"
+    TIER_OBJECT_MISSING = "tier-object-missing"
+    TIER_OBJECT = "tier-object"
+    TIER_GAP = "tier-gap"
+    TIER_LOG_START = "tier-log-start"
+    TIER_OTHER_BRANCH = "tier-other-branch"
+    TIER_ABANDONED = "tier-abandoned"
+    TIER_UNLISTED = "tier-unlisted"
+    TIER_DELETION = "tier-deletion"
+    TIER_COPY = "tier-copy"
+    TIER_ORPHAN = "tier-orphan"
+    TIER_FOREIGN = "tier-foreign"
 
 
 _D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
@@ -259,6 +273,60 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.DIRECTORY_MISSING: (_D, NO_START),
     Kind.PARTITION_MISSING: (_D, EMPTY),
     Kind.SEGMENT_MISSING: (_D, "a broker serves the log without these records, and says nothing"),
+    Kind.TIER_METADATA: (
+        _D,
+        "a broker stops to read the metadata topic here: fetches from the tier fail for all partitions whose metadata "
+        "it has not read yet; remove the record from all replicas while their brokers are stopped",
+    ),
+    Kind.TIER_OBJECT_MISSING: (
+        _D,
+        "fetches of these offsets from a broker fail; restore the object from another version or copy of the bucket",
+    ),
+    Kind.TIER_OBJECT: (
+        _D,
+        "fetches of these offsets from a broker fail or miss records; compare the object with other versions of it",
+    ),
+    Kind.TIER_GAP: (
+        _D,
+        "a broker answers OFFSET_OUT_OF_RANGE for these offsets; look for their objects in the tier, or delete the "
+        "records below the gap's end",
+    ),
+    Kind.TIER_LOG_START: (
+        _D,
+        "a broker answers OFFSET_OUT_OF_RANGE for these offsets, and consumers that begin at the earliest offset never "
+        "get on; delete the records below the first leader epoch",
+    ),
+    Kind.TIER_OTHER_BRANCH: (
+        _N,
+        "a broker reads a remote segment to its end: consumers that read from the tier may get records of the "
+        "abandoned branch at these offsets; read them with Cordwood instead",
+    ),
+    Kind.TIER_ABANDONED: (
+        _N,
+        "the segments hold a branch of the log that was abandoned; a broker deletes them only after retention has "
+        "removed the log up to a later leader epoch",
+    ),
+    Kind.TIER_UNLISTED: (
+        _N,
+        "a later copy replaced the segment, and no broker deletes it before its topic; it only costs space",
+    ),
+    Kind.TIER_DELETION: (
+        _N,
+        "a broker tries again in every round; until then it deletes nothing else of the partition, and with "
+        "retention.bytes the log start moves on in each round; see the broker's log for the reason",
+    ),
+    Kind.TIER_COPY: (
+        _N,
+        "a broker keeps all segments from here on its disk until a copy succeeds; see the broker's log for the reason",
+    ),
+    Kind.TIER_ORPHAN: (
+        _N,
+        "no reader uses the objects, and a broker may never delete them; delete them once no broker copies the segment",
+    ),
+    Kind.TIER_FOREIGN: (
+        _N,
+        "another broker or cluster may own these objects; delete them only if no broker has metadata about them",
+    ),
 }
 
 assert set(KINDS) == set(Kind)
@@ -368,6 +436,13 @@ class Findings:
         """Add the findings and counts of another collection about other files."""
         self.found += other.found
         self._counts.update(other._counts)
+
+    def drop(self, kind: Kind, paths: Container[str]) -> None:
+        """Forget the findings of a kind about some files."""
+        gone = [f for f in self.found if f.kind is kind and f.path in paths]
+        self.found = [f for f in self.found if f not in gone]
+        for finding in gone:
+            self._counts.pop((finding.path, kind), None)
 
     def count(self, kind: Kind, path: str, more: int) -> None:
         """Count further findings without listing them."""

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from cordwood.common.errors import CorruptFileError, NotFoundError, TextProblem
+from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, TextProblem
 from cordwood.common.types import NONE, ControlType
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows, is_control
@@ -77,6 +77,7 @@ class PartitionCheck:
         lost: after `run`: data that a recovery cuts off.
         ends: after `run`: the end of the log was found, so `log_end_offset` counts.
         looked: parts of the log that a quick check left out.
+        unread_remote: after `run`: errors from the tier, by base offset of the segment that could not be read.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class PartitionCheck:
         self._quick = None if quick is None or is_cluster_metadata(log) else quick
         self._in_threads = in_threads
         self.looked = Looked()
+        self.unread_remote: dict[int, DataError] = {}
         self.ends = True
         self.stop = stop
         self.findings = findings
@@ -159,6 +161,9 @@ class PartitionCheck:
                 self._segment(segment, snapshots, sample)
             except OSError as error:
                 self._unreadable(segment.path, error)
+                self.damaged = True
+            except DataError as error:
+                self.unread_remote[segment.base_offset] = error
                 self.damaged = True
             if self.damaged:
                 snapshots.stop()
@@ -300,6 +305,10 @@ class PartitionCheck:
         except OSError as error:
             self._unreadable(path, error, unreadable)
             return None
+        except DataError as error:
+            self._unread.add(path)
+            self.findings.add(Kind.TIER_OBJECT, path, error.what)
+            return None
         self.progress(len(data))
         return data
 
@@ -334,7 +343,10 @@ class PartitionCheck:
 
     def _sample(self, segment: Segment) -> SegmentSample | None:
         assert self._quick is not None, "only a quick check reads a sample"
-        return sample_segment(segment, *self._situation(segment), self._quick)
+        try:
+            return sample_segment(segment, *self._situation(segment), self._quick)
+        except DataError:
+            return None  # an object in a tier is damaged, and so reading the whole segment reports it
 
     def _segment(self, segment: Segment, snapshots: state.SnapshotCheck, sample: SegmentSample | None) -> None:
         stop, base = self.stop, segment.base_offset

@@ -51,14 +51,17 @@ from cordwood.storage.tier.chunks import (
     decode_chunk_sizes,
     decrypt_data_key,
 )
-from cordwood.storage.tier.local import ID_LENGTH, Layout, check_names, is_id, object_stem
-from cordwood.storage.tier.segments import CopyState, RemoteSegment
+from cordwood.storage.tier.local import ID_LENGTH, Layout, StoredObjects, check_names, grouped, is_id, object_stem
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 MANIFEST_BYTES_MAX = 64 << 20
 _INT32_MAX = (1 << 31) - 1
 _VERSION = "1"
 _LOG, _INDEXES, _MANIFEST = ".log", ".indexes", ".rsm-manifest"
 _MANIFEST_NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{{ID_LENGTH}}}){re.escape(_MANIFEST)}")
+_OBJECT_NAME = re.compile(
+    rf"([0-9]{{20}}-[A-Za-z0-9_-]{{{ID_LENGTH}}})(?:{'|'.join(map(re.escape, (_LOG, _INDEXES, _MANIFEST)))})"
+)
 _TOPIC_FOLDER = re.compile(rf"(.+)-([A-Za-z0-9_-]{{{ID_LENGTH}}})")
 #: The bucket in a URL.
 _BUCKET = re.compile(r"[a-z0-9]+://[^/]+")
@@ -373,6 +376,20 @@ class AivenLayout(Layout):
 
     @override
     def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
+        for path, _ in self._folders(topic):
+            yield from self._segments_in(path)
+
+    @override
+    def objects(self) -> Iterator[StoredObjects]:
+        for path, partition in self._folders():
+            yield from grouped(self._store.list(path), path, _OBJECT_NAME, partition)
+
+    @override
+    def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
+        return self.manifest(segment).segment.epochs
+
+    def _folders(self, topic: str | None = None) -> Iterator[tuple[str, TopicIdPartition]]:
+        """Yield the folder of each partition."""
         folder, beginning = posixpath.split(self._key_prefix())
         for name, is_directory in self._names_in(folder).items():
             match = _TOPIC_FOLDER.fullmatch(name.removeprefix(beginning))
@@ -381,8 +398,8 @@ class AivenLayout(Layout):
             partitions = {
                 number: below for below in self._names_in(f"{folder}/{name}") if (number := _number(below)) >= 0
             }
-            for _, below in sorted(partitions.items()):
-                yield from self._segments_in(f"{folder}/{name}/{below}")
+            for number, below in sorted(partitions.items()):
+                yield f"{folder}/{name}/{below}", TopicIdPartition(match[2], match[1], number)
 
     def _segments_in(self, folder: str) -> Iterator[RemoteSegment]:
         for name in sorted(self._names_in(folder)):

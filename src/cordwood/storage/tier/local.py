@@ -22,7 +22,8 @@ import itertools
 import posixpath
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from cordwood.common.errors import BadNameError, CorruptFileError
@@ -34,7 +35,7 @@ from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.properties import decode_id, encode_id
 from cordwood.storage.formats.text import shown
 from cordwood.storage.log.segment import MAX_OFFSET, header_at
-from cordwood.storage.tier.segments import CopyState, RemoteSegment
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 FOLDER = "kafka-tiered-storage"
 #: Characters of an id in base64.
@@ -53,6 +54,23 @@ _KINDS = {
 }
 _ENDINGS = {kind: ending for ending, kind in _KINDS.items()}
 _NAME = re.compile(rf"([0-9]{{20}}-[A-Za-z0-9_-]{{{ID_LENGTH}}})({'|'.join(map(re.escape, _KINDS))})")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObjects:
+    """The objects of one segment, complete or not; or one that is not named like an object of a segment.
+
+    Attributes:
+        path: path of the first one.
+        partition: None if it is not named like an object of a segment; then `segment_id` is empty.
+    """
+
+    path: str
+    size_bytes: int
+    count: int = 1
+    partition: TopicIdPartition | None = None
+    segment_id: str = ""
+    start_offset: int = NONE
 
 
 class Layout(Protocol):
@@ -85,6 +103,39 @@ class Layout(Protocol):
         Args:
             topic: only segments of this topic.
         """
+
+    @abstractmethod
+    def objects(self) -> Iterator[StoredObjects]:
+        """Yield everything that is in the tier, by segment. Folders that are not a partition's are not opened."""
+
+    @abstractmethod
+    def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
+        """Return the leader epochs that the objects of a segment have for it.
+
+        Raises:
+            FileNotFoundError: the object with its epochs is missing.
+            CorruptFileError: it is invalid.
+        """
+
+
+def grouped(
+    infos: Iterable[FileInfo], folder: str, names: re.Pattern[str], partition: TopicIdPartition
+) -> Iterator[StoredObjects]:
+    """Yield the objects in a partition's folder by segment.
+
+    Args:
+        names: matches an object's name; its first group is the name without ending.
+    """
+    stems: dict[str, list[FileInfo]] = {}
+    for info in infos:
+        match = names.fullmatch(info.name)
+        if match and not info.is_directory:
+            stems.setdefault(match[1], []).append(info)
+        else:
+            yield StoredObjects(f"{folder}/{info.name}", info.size_bytes)
+    for stem, files in sorted(stems.items()):
+        size_bytes, path = sum(info.size_bytes for info in files), f"{folder}/{files[0].name}"
+        yield StoredObjects(path, size_bytes, len(files), partition, stem[-ID_LENGTH:], int(stem[:20]))
 
 
 def check_names(segment: RemoteSegment) -> None:
@@ -153,6 +204,25 @@ class LocalLayout(Layout):
             following = dict(itertools.pairwise(bases))
             for stem, files in sorted(stems.items()):
                 yield self._segment(partition, posixpath.join(self._top(), name, stem), files, following)
+
+    @override
+    def objects(self) -> Iterator[StoredObjects]:
+        for info in self._store.list(self._top()):
+            path = posixpath.join(self._top(), info.name)
+            found = _partition_of(info.name) if info.is_directory else None
+            if found is None:
+                yield StoredObjects(path, info.size_bytes)
+                continue
+            topic_partition, topic_id = found
+            partition = TopicIdPartition(topic_id, topic_partition.topic, topic_partition.partition)
+            yield from grouped(self._store.list(path), path, _NAME, partition)
+
+    @override
+    def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
+        path = posixpath.join(self._folder_of(segment), object_stem(segment))
+        data = self._read_small(path, FileKind.LEADER_EPOCHS)
+        entries = leader_epochs.decode(data, path + _ENDINGS[FileKind.LEADER_EPOCHS])
+        return _epochs_within(leader_epochs.history(entries).entries, segment.start_offset, segment.end_offset)
 
     def _segment(
         self,

@@ -24,6 +24,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cordwood.common.errors import CorruptMessageError
+from cordwood.common.types import NONE
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.tier.segments import (
     NEXT_STATES,
@@ -81,15 +82,33 @@ class Answer(NamedTuple):
     last_offset: int
 
 
+@dataclass(slots=True)
+class Attempts:
+    """Attempts at something that has not succeeded yet, with the times of the first and the last one."""
+
+    count: int
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def after(cls, before: Attempts | None, time_ms: int) -> Attempts:
+        """Return the attempts with one more."""
+        return cls(1, time_ms, time_ms) if before is None else cls(before.count + 1, before.first_ms, time_ms)
+
+
 class RemoteLog:
     """The remote segments of one topic partition, after the events that were applied so far.
 
     Attributes:
         segments: by id, in every state but `DELETE_FINISHED`.
+        failed_copies: copies that were given up, by start offset; none where a copy succeeded later.
+        deletions: attempts to delete each segment in state `DELETE_STARTED`, by id.
     """
 
     def __init__(self) -> None:
         self.segments: dict[str, RemoteSegment] = {}
+        self.failed_copies: dict[int, Attempts] = {}
+        self.deletions: dict[str, Attempts] = {}
         self._epochs: dict[int, _Epoch] = {}
 
     def apply(self, event: SegmentEvent | UpdateEvent) -> bool:
@@ -123,6 +142,7 @@ class RemoteLog:
                 epoch.drop(entry.start_offset, segment_id)
             else:
                 epoch.unreferenced.discard(segment_id)
+        self._note(known, state, event.event_time_ms)
         if state is CopyState.DELETE_FINISHED:
             del self.segments[segment_id]
         else:
@@ -134,6 +154,18 @@ class RemoteLog:
                 custom_metadata=event.custom_metadata,
             )
         return True
+
+    def _note(self, known: RemoteSegment, state: CopyState, time_ms: int) -> None:
+        """Note an attempt that fails, or succeeds, with a segment's next state."""
+        start = known.start_offset
+        if state is CopyState.COPY_FINISHED:
+            self.failed_copies.pop(start, None)
+        elif state is CopyState.DELETE_FINISHED:
+            self.deletions.pop(known.id, None)
+        else:
+            self.deletions[known.id] = Attempts.after(self.deletions.get(known.id), time_ms)
+            if known.state is CopyState.COPY_STARTED:
+                self.failed_copies[start] = Attempts.after(self.failed_copies.get(start), time_ms)
 
     def _epoch(self, number: int) -> _Epoch:
         return self._epochs.setdefault(number, _Epoch())
@@ -270,7 +302,7 @@ def within_lineage(segment: RemoteSegment, lineage: Sequence[EpochEntry], log_en
     Source: Kafka RemoteLogManager.isRemoteSegmentWithinLeaderEpochs. Differs: without a lineage nothing is within it,
     where Kafka throws.
     """
-    epochs, known = _with_records(segment.epochs), _with_records(lineage)
+    epochs, known = with_records(segment.epochs), with_records(lineage)
     if not known or not known[0].epoch <= epochs[-1].epoch <= known[-1].epoch:
         return False
     counted = [entry for entry in epochs if entry.epoch >= known[0].epoch]
@@ -284,7 +316,13 @@ def within_lineage(segment: RemoteSegment, lineage: Sequence[EpochEntry], log_en
     return segment.end_offset < min(epoch_end, log_end)
 
 
-def _with_records(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
+def epoch_at(entries: Sequence[EpochEntry], offset: int) -> int:
+    """Return the epoch of an offset; NONE below the first entry."""
+    index = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
+    return entries[index - 1].epoch if index else NONE
+
+
+def with_records(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
     """Leave out the epochs without records: the next epoch starts at the same offset."""
     return [
         entry

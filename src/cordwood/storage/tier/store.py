@@ -13,8 +13,9 @@ A broker does not cut segments when it reads a tier; see `docs/differences-from-
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
 from cordwood.common.config import properties_of
@@ -134,12 +135,14 @@ class RemotePart:
         log: all remote segments that the metadata topic lists.
         answers: the segments that answer for the offsets from the log start up to the local start.
         lineage: leader epochs of the partition.
+        log_start: the log start offset in the checkpoint; 0 without an entry.
         local_start: first offset on the disk; MAX_OFFSET without a local segment.
     """
 
     log: RemoteLog
     answers: tuple[Answer, ...]
     lineage: tuple[EpochEntry, ...]
+    log_start: int
     local_start: int
 
     @property
@@ -183,7 +186,11 @@ class _RemoteFile:
 
 
 class TierStore(WrappedTargetStore):
-    """Shows the partitions of log directories with the segments that are in their tier; remote files are read-only."""
+    """Shows the partitions of log directories with the segments that are in their tier; remote files are read-only.
+
+    Attributes:
+        refused: records of the metadata topic that cannot be decoded, by log directory; only if they are passed over.
+    """
 
     def __init__(
         self,
@@ -191,11 +198,20 @@ class TierStore(WrappedTargetStore):
         tier: Tier,
         layout: Layout,
         logs: Mapping[str, Mapping[TopicIdPartition, RemoteLog]] = {},
+        *,
+        pass_over: bool = False,
     ) -> None:
-        """Show a store with a tier; `logs`: the remote logs of a directory that has no metadata topic."""
+        """Show a store with a tier.
+
+        Args:
+            logs: the remote logs of a directory that has no metadata topic.
+            pass_over: pass over records of the metadata topic that cannot be decoded, instead of raising their errors.
+        """
         super().__init__(store)
         self.tier = tier
         self.layout = layout
+        self.refused: dict[str, list[DataError]] = {}
+        self._pass_over = pass_over
         self._logs = dict(logs)
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
@@ -203,6 +219,10 @@ class TierStore(WrappedTargetStore):
     @override
     def location(self) -> Location[TargetStore]:
         return TierLocation(self._store.location(), self.tier)
+
+    def to_check(self) -> TierStore:
+        """Return a store that reads the metadata topic anew, and passes over records that cannot be decoded."""
+        return TierStore(self._store, self.tier, self.layout, pass_over=True)
 
     # ---- verbs -------------------------------------------------------------------------------------------------------
 
@@ -275,15 +295,15 @@ class TierStore(WrappedTargetStore):
         if topic_id is None:
             return None
         topic, partition = name.topic_partition.topic, name.topic_partition.partition
-        logs = self._remote_logs(posixpath.dirname(path))
+        logs = self.remote_logs(posixpath.dirname(path))
         log = logs.get(TopicIdPartition(encode_id(topic_id), topic, partition))
         if log is None:
             return None
         files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
         starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
         lineage, local_start = self._lineage(path), min(starts, default=MAX_OFFSET)
-        found = answers(log, lineage, self._log_start(path), local_start)
-        return RemotePart(log, tuple(found), tuple(lineage), local_start)
+        found = answers(log, lineage, start := self._log_start(path), local_start)
+        return RemotePart(log, tuple(found), tuple(lineage), start, local_start)
 
     def _remote(self, path: str) -> _RemoteFile | None:
         folder, name = posixpath.split(path)
@@ -318,7 +338,9 @@ class TierStore(WrappedTargetStore):
         sizes = self.layout.kinds(segment)
         first, end = 0, sizes.get(FileKind.LOG) or segment.size_bytes
         if not is_whole and sizes:
-            first, end = self._part(segment, base, answer.last_offset)
+            # Without the object nothing is cut, and its reader gets the error.
+            with contextlib.suppress(FileNotFoundError, CorruptFileError):
+                first, end = self._part(segment, base, answer.last_offset)
         yield _RemoteFile.of(segment, FileKind.LOG, base, first, end)
         wanted = {kind: base for kind in _INDEXES if is_whole}
         if answer.last_offset == segment.end_offset:
@@ -334,7 +356,7 @@ class TierStore(WrappedTargetStore):
         try:
             with self.layout.open(segment, kind) as file:
                 return file.size()
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptFileError):
             return None
 
     def _part(self, segment: RemoteSegment, first: int, last: int) -> tuple[int, int]:
@@ -360,23 +382,32 @@ class TierStore(WrappedTargetStore):
 
     # ---- facts of a partition ----------------------------------------------------------------------------------------
 
-    def _remote_logs(self, directory: str) -> Mapping[TopicIdPartition, RemoteLog]:
+    def remote_logs(self, directory: str) -> Mapping[TopicIdPartition, RemoteLog]:
         """Return the remote log of each topic id and partition, from the metadata topic in a log directory."""
         if directory not in self._logs:
             logs: dict[TopicIdPartition, RemoteLog] = {}
+            refused = self.refused.setdefault(directory, [])
             for info in super().list(directory):
                 name = parsed_directory(info.name) if info.is_directory else None
                 if name is None or name.state is not DirectoryState.CURRENT or not _is_metadata(name):
                     continue
                 path = f"{directory}/{info.name}"
-                for record in LogView(path, fs=self._store).records():
-                    try:
-                        apply_event(logs, decode_event(record.value))
-                    except DataError as error:
-                        error.offset = record.offset
-                        raise error.at(path) from None
+                try:
+                    for record in LogView(path, fs=self._store).records():
+                        try:
+                            apply_event(logs, decode_event(record.value))
+                        except DataError as error:
+                            error.offset = record.offset
+                            self._refuse(error.at(path), refused)
+                except DataError as error:
+                    self._refuse(error, refused)
             self._logs[directory] = logs
         return self._logs[directory]
+
+    def _refuse(self, error: DataError, refused: MutableSequence[DataError]) -> None:
+        if not self._pass_over:
+            raise error
+        refused.append(error)
 
     def _lineage(self, path: str) -> Sequence[EpochEntry]:
         file = f"{path}/{FileKind.LEADER_EPOCHS}"
