@@ -83,13 +83,14 @@ class TierPlace:
         """
         from cordwood.fs.by_url import file_system_for
 
-        store = file_system_for([*paths, server_properties, self.tier, *self.tier_keys])
+        given = [path for path in paths if path is not None]
+        store = file_system_for([*given, server_properties, self.tier, *self.tier_keys])
         if self.tier is None and server_properties is None:
             return store
         from cordwood.storage.tier.store import tier_in, with_tier
 
         found = None if server_properties is None else tier_in(store, server_properties)
-        return with_tier(store, self.tier or found, self.tier_keys)
+        return with_tier(store, self.tier or found, self.tier_keys, given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

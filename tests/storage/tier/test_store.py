@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.common.errors import CorruptFileError, DataError
+from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.fs.base import Link
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
@@ -85,3 +85,21 @@ def test_the_tier_is_found_in_server_properties(tmp_path: Path) -> None:
     assert tier_in(PosixFileSystem(), str(file)) == str(fixture("local-tiered"))
     file.write_text(f"{kind}\nrsm.config.dir={tmp_path}/elsewhere\n")
     assert tier_in(PosixFileSystem(), str(file)) is None
+
+
+@pytest.mark.parametrize("places", ["both disks", "the folder of the disks", "one disk"])
+def test_the_metadata_topic_may_be_on_another_disk_of_the_broker(places: str, tmp_path: Path) -> None:
+    root = copy_of(fixture("local-tiered"), tmp_path / "copy")
+    (root / "disks" / "second").mkdir(parents=True)
+    (root / "kafka-logs").rename(root / "disks" / "first")
+    for path in (root / "disks" / "first").glob("__remote_log_metadata-*"):
+        path.rename(root / "disks" / "second" / path.name)
+    disks = root / "disks"
+    given = {"both disks": [disks / "first", disks / "second"], "the folder of the disks": [disks], "one disk": []}
+    store = with_tier(PosixFileSystem(), str(root / "kafka-tiered-storage"), places=map(str, given[places]))
+    if places == "one disk":
+        with pytest.raises(RequestError, match="Give all log directories"):
+            LogView(f"{disks}/first/orders-0", fs=store)
+    else:
+        assert len(LogView(f"{disks}/first/orders-0", fs=store).segments) == 8
+        assert len(LogView(f"{disks}/first/plain-0", fs=store).segments) == 1

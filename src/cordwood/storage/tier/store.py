@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
 from cordwood.common.config import properties_of
@@ -60,10 +60,12 @@ class Tier:
     Attributes:
         root: the folder of LocalTieredStorage, or the bucket and key prefix of Aiven's plugin.
         keys: files with private keys of encrypted segments.
+        places: the paths of the command; other log directories of the broker may be among them, or in them.
     """
 
     root: str
     keys: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     def open(self, store: Store) -> Layout:
         """Return the layout that the tier has.
@@ -82,7 +84,9 @@ class Tier:
         return AivenLayout(store, self.root, [read_key(store, path) for path in self.keys])
 
 
-def with_tier(store: TargetStore, root: str | None, keys: Sequence[str] = ()) -> TargetStore:
+def with_tier(
+    store: TargetStore, root: str | None, keys: Sequence[str] = (), places: Iterable[str] = ()
+) -> TargetStore:
     """Return a store that shows log directories with their tier; `store` itself without one.
 
     Raises:
@@ -90,7 +94,7 @@ def with_tier(store: TargetStore, root: str | None, keys: Sequence[str] = ()) ->
     """
     if root is None:
         return store
-    tier = Tier(store.absolute_path(root), tuple(map(store.absolute_path, keys)))
+    tier = Tier(store.absolute_path(root), *(tuple(map(store.absolute_path, paths)) for paths in (keys, places)))
     return TierStore(store, tier, tier.open(store))
 
 
@@ -294,16 +298,42 @@ class TierStore(WrappedTargetStore):
         topic_id = read_topic_id(self._store, path)
         if topic_id is None:
             return None
-        topic, partition = name.topic_partition.topic, name.topic_partition.partition
-        logs = self.remote_logs(posixpath.dirname(path))
-        log = logs.get(TopicIdPartition(encode_id(topic_id), topic, partition))
+        key = TopicIdPartition(encode_id(topic_id), name.topic_partition.topic, name.topic_partition.partition)
+        directory = posixpath.dirname(path)
+        log = self.remote_logs(directory).get(key)
         if log is None:
-            return None
+            # A broker with several disks has each partition of the metadata topic on one of them.
+            others = (self.remote_logs(one).get(key) for one in self._other_directories(directory))
+            log = next((one for one in others if one is not None), None)
         files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
         starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
-        lineage, local_start = self._lineage(path), min(starts, default=MAX_OFFSET)
-        found = answers(log, lineage, start := self._log_start(path), local_start)
+        local_start, start = min(starts, default=MAX_OFFSET), self._log_start(path)
+        if log is None:
+            if NONE < start < local_start < MAX_OFFSET and not self._pass_over:
+                raise RequestError(
+                    f"{path} starts at {start}, and its first local segment at {local_start}, but no record of "
+                    f"{REMOTE_LOG_METADATA} in {directory} is about it. Give all log directories of the broker"
+                )
+            return None
+        lineage = self._lineage(path)
+        found = answers(log, lineage, start := max(start, 0), local_start)
         return RemotePart(log, tuple(found), tuple(lineage), start, local_start)
+
+    def _other_directories(self, directory: str) -> Iterator[str]:
+        """Yield the log directories among the paths of the command, and in them."""
+        seen = {directory}
+        for place in self.tier.places:
+            below = [f"{place}/{name}" for name, is_folder in self._names_in(place).items() if is_folder]
+            for path in (place, posixpath.dirname(place), *(one for one in below if parsed_directory(one) is None)):
+                if path not in seen and self._names_in(path):
+                    seen.add(path)
+                    yield path
+
+    def _names_in(self, path: str) -> Mapping[str, bool]:
+        try:
+            return self._store.names_in(path)
+        except OSError:
+            return {}
 
     def _remote(self, path: str) -> _RemoteFile | None:
         folder, name = posixpath.split(path)
@@ -319,7 +349,7 @@ class TierStore(WrappedTargetStore):
             part = self.remote_part(path) if self._is_partition(path) else None
             found: dict[str, _RemoteFile] = {}
             for one in () if part is None else part.answers:
-                is_first = not found and one.first_offset == self._log_start(path)
+                is_first = not found and part is not None and one.first_offset == part.log_start
                 found |= {file.info.name: file for file in self._shown(one, is_first=is_first)}
             self._files[path] = found
         return self._files[path]
@@ -417,13 +447,14 @@ class TierStore(WrappedTargetStore):
             return ()
 
     def _log_start(self, path: str) -> int:
+        """Return the log start offset in the checkpoint, or NONE; a tiered log always has one."""
         name = parsed_directory(path)
         assert name is not None
         try:
             data = read_file(self._store, f"{posixpath.dirname(path)}/{filenames.LOG_START_OFFSETS}")
-            return checkpoints.decode(data).get(name.topic_partition, 0)
+            return checkpoints.decode(data).get(name.topic_partition, NONE)
         except (OSError, CorruptFileError):
-            return 0
+            return NONE
 
 
 def _is_metadata(name: PartitionDirectory) -> bool:
