@@ -154,6 +154,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "disk_bytes": disk_bytes,
         "disk_share": pytest.approx(disk_bytes / os.statvfs(broker).f_blocks / os.statvfs(broker).f_frsize),
         "usage": usage,
+        "remote": None,
         "codecs": ["none"],
         "oldest_ms": 1795242951624,
         "newest_ms": 1795242952090,

@@ -19,16 +19,37 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from cordwood.common.partitioner import partition_of
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.formats.properties import encode_id
+from cordwood.storage.formats.properties import decode_id, encode_id
 from cordwood.storage.tier.remote_log import RemoteLog
-from cordwood.storage.tier.segments import Event, SegmentEvent, UpdateEvent, decode_event
+from cordwood.storage.tier.segments import Event, RemoteSegment, SegmentEvent, UpdateEvent, decode_event
 from tests.storage.messages import internal_record
 
 TOPIC = {"name": "t", "id": encode_id(uuid.UUID(int=1)), "partition": 0}
 _ADD = re.compile(r"(\w+)\[(\d+)\.\.(\d+)\]\s*(\{.*\})?\s*(aborted)?")
 _EPOCH = re.compile(r"(\d+):(\d+)")
 _QUESTION = re.compile(r"(\w+)\(([\d,]+)\)=(\S+)")
+
+
+def next_with_transactions(log: RemoteLog, epoch: int, offset: int) -> RemoteSegment | None:
+    """The first segment with a transaction index, from the segment of an offset up to the next gap."""
+    while (segment := log.lookup(epoch, offset)) is not None and segment.transaction_index_empty:
+        if segment.end_offset < offset:
+            return None  # Kafka would loop forever; no broker writes such a segment
+        offset = segment.end_offset + 1
+    return segment
+
+
+def metadata_partition(topic_id: str, partition: int, count: int) -> int:
+    """The partition of `__remote_log_metadata` with all records of a topic partition; it has `count` partitions."""
+    identity = decode_id(topic_id)
+    assert identity is not None
+    found = 1
+    # Java's Objects.hash(least significant bits, most significant bits, partition).
+    for bits in (identity.int & (1 << 64) - 1, identity.int >> 64):
+        found = 31 * found + ((bits ^ bits >> 32) & 0xFFFFFFFF)
+    return partition_of((31 * found + partition & 0xFFFFFFFF).to_bytes(4, "big"), count)
 
 
 def segment_id(name: str) -> str:
@@ -98,7 +119,7 @@ def ask(log: RemoteLog, question: str) -> str:
         assert [start for start, *_ in listed] == sorted(start for start, *_ in listed)
         answer = ",".join(f"{name}{state}" for _, name, state in sorted(listed)) or "-"
     else:
-        segment = log.lookup(*numbers) if what == "L" else log.next_with_transactions(*numbers)
+        segment = log.lookup(*numbers) if what == "L" else next_with_transactions(log, *numbers)
         answer = names[segment.id] if segment else "-"
     return f"{what}({match[2]})={answer}"
 

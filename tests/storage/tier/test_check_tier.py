@@ -11,10 +11,9 @@ import pytest
 
 import cordwood
 from cordwood.storage.check import CheckResult, Kind, Severity
-from cordwood.storage.tier.segments import metadata_partition
 from tests.fixtures import TIERED, copy_of, fixture
 from tests.logs import append
-from tests.storage.tier.events import segment_id, segment_record, update_record
+from tests.storage.tier.events import metadata_partition, segment_id, segment_record, update_record
 
 OTHER = segment_id("other")
 START = "log-start-offset-checkpoint"

@@ -25,10 +25,10 @@ from cordwood.storage.tier.segments import (
     TopicIdPartition,
     UpdateEvent,
     decode_event,
-    metadata_partition,
 )
 from tests.fixtures import PACKED, fixture
 from tests.fixtures import facts as facts_of
+from tests.storage.tier.events import metadata_partition
 
 NAMES = ("local-tiered", "aiven-s3", "local-tiered-pair")
 #: Log directories; the second of the pair is the other replica's.

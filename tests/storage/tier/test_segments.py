@@ -20,10 +20,9 @@ from cordwood.storage.tier.segments import (
     TopicIdPartition,
     UpdateEvent,
     decode_event,
-    metadata_partition,
 )
 from tests.storage.messages import internal_record, mutated
-from tests.storage.tier.events import TOPIC, segment_id, segment_record, update_record
+from tests.storage.tier.events import TOPIC, metadata_partition, segment_id, segment_record, update_record
 
 TOPIC_ID, ID = "_g7okdM1Sa2skkomIJ_ErA", "x8XOsuT1SV2jRD44LazHyA"
 IDENTITY = "0274fe0ee891d33549adac924a26209fc4ac0000000000c7c5ceb2e4f5495da3443e382dacc7c800"

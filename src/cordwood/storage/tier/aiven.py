@@ -34,7 +34,6 @@ import numpy as np
 from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError
 from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile, Store
-from cordwood.record.record import read_varint
 from cordwood.storage.formats.filenames import FileKind, topic_fault
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.schema import read_uvarint
@@ -119,18 +118,16 @@ class CustomMetadata:
     """Fields that the plugin adds to the brokers' metadata of a segment; None for a field that is not configured.
 
     Attributes:
-        remote_size_bytes: total size of the three objects.
         prefix: the key prefix when the segment was uploaded.
         key: key of its objects, without prefix and ending.
     """
 
-    remote_size_bytes: int | None = None
     prefix: str | None = None
     key: str | None = None
 
 
 def decode_custom_metadata(data: bytes) -> CustomMetadata:
-    """Decode custom metadata: a count, and for each field tag, size and value. Unknown tags are skipped.
+    """Decode custom metadata: a count, and for each field tag, size and value. Other tags are skipped.
 
     Raises:
         CorruptMessageError: the bytes do not have this form.
@@ -147,8 +144,7 @@ def decode_custom_metadata(data: bytes) -> CustomMetadata:
             at += size
         if at != len(data):
             raise ValueError("bytes follow the last field")
-        size_bytes = read_varint(values[0], 0)[0] if 0 in values else None
-        return CustomMetadata(size_bytes, _compact_string(values.get(1)), _compact_string(values.get(2)))
+        return CustomMetadata(_compact_string(values.get(1)), _compact_string(values.get(2)))
     except (ValueError, IndexError) as error:
         raise CorruptMessageError(f"custom metadata of a remote segment is invalid: {error}") from None
 

@@ -216,17 +216,6 @@ class RemoteLog:
         """
         return self._epochs.get(epoch, _NO_SEGMENTS).highest
 
-    def next_with_transactions(self, epoch: int, offset: int) -> RemoteSegment | None:
-        """Return the first segment with a transaction index, from the segment of an offset up to the next gap.
-
-        Source: Kafka RemoteLogMetadataCache.nextSegmentWithTxnIndex.
-        """
-        while (segment := self.lookup(epoch, offset)) is not None and segment.transaction_index_empty:
-            if segment.end_offset < offset:
-                return None  # a broker would loop forever; no broker writes such a segment
-            offset = segment.end_offset + 1
-        return segment
-
     @property
     def unreferenced(self) -> list[RemoteSegment]:
         """The segments that answer for no offset of any epoch, by start offset."""

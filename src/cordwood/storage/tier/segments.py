@@ -19,10 +19,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from cordwood.common.errors import CorruptMessageError
-from cordwood.common.partitioner import partition_of
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA, decode_record
-from cordwood.storage.formats.properties import decode_id
 
 # ---- states and segments ---------------------------------------------------------------------------------------------
 
@@ -237,19 +235,3 @@ def _copy_state(fields: Mapping[str, Any]) -> CopyState:
     if state not in iter(CopyState):
         raise CorruptMessageError(f"a segment in state {state}, which does not exist")
     return CopyState(state)
-
-
-def metadata_partition(topic_id: str, partition: int, count: int) -> int:
-    """Return the partition of `__remote_log_metadata` with all records of a topic partition.
-
-    Args:
-        topic_id: as `encode_id` prints it.
-        count: number of partitions of `__remote_log_metadata`, a setting of the brokers.
-    """
-    identity = decode_id(topic_id)
-    assert identity is not None, "the topic id is from a record or a directory, which were decoded"
-    found = 1
-    # Java's Objects.hash(least significant bits, most significant bits, partition).
-    for bits in (identity.int & (1 << 64) - 1, identity.int >> 64):
-        found = 31 * found + ((bits ^ bits >> 32) & 0xFFFFFFFF)
-    return partition_of((31 * found + partition & 0xFFFFFFFF).to_bytes(4, "big"), count)
