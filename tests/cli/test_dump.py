@@ -131,7 +131,13 @@ def test_records_are_those_that_a_consumer_read(name: str, isolation: Isolation)
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize(
-    ("name", "logs"), [(name, "kafka-logs") for name in TIERED] + [("local-tiered-pair", "kafka-logs-1")]
+    ("name", "logs"),
+    [
+        ("aiven-s3", "kafka-logs"),
+        pytest.param("local-tiered", "kafka-logs", marks=pytest.mark.more),
+        pytest.param("local-tiered-pair", "kafka-logs", marks=pytest.mark.more),
+        pytest.param("local-tiered-pair", "kafka-logs-1", marks=pytest.mark.more),
+    ],
 )
 def test_records_of_a_log_with_its_tier_are_those_that_a_consumer_read(
     name: str, logs: str, isolation: Isolation

@@ -58,6 +58,7 @@ def plain_copy(target: Path) -> Path:
     return target
 
 
+@pytest.mark.more
 def test_a_clean_with_a_tier_leaves_what_a_clean_of_the_same_log_without_tier_leaves(tmp_path: Path) -> None:
     configs = facts("local-tiered")["topics"]["orders"]["config"]
     kept = [f"orders:{name}={configs[name]}" for name in ("internal.segment.bytes", "index.interval.bytes")]

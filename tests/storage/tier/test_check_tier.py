@@ -15,6 +15,8 @@ from tests.fixtures import TIERED, copy_of, fixture
 from tests.logs import append
 from tests.storage.tier.events import metadata_partition, segment_id, segment_record, update_record
 
+pytestmark = pytest.mark.more
+
 OTHER = segment_id("other")
 START = "log-start-offset-checkpoint"
 

@@ -226,6 +226,7 @@ def test_indexes_are_cut_out_of_their_object(aiven: AivenLayout) -> None:
         aiven.open(one_batch, FileKind.TRANSACTION_INDEX)
 
 
+@pytest.mark.more
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_range_is_that_of_the_whole_file(aiven: AivenLayout, data: st.DataObject) -> None:
