@@ -91,9 +91,10 @@ def test_files_that_a_broker_deletes_later_are_no_damage_and_go_at_its_start(
     kafka_broker("kill", data)
     files = deleted(data)
     checked = run("check", data, "--json")
-    leftovers = {Path(line["file"]) for line in checked.lines if line.get("kind") == "leftover"}
-    assert leftovers == files
-    assert {line["severity"] for line in checked.lines if line["type"] == "finding"} == {"recovery"}
+    leftovers = [line for line in checked.lines if line.get("kind") == "leftover"]
+    assert {Path(line["file"]) for line in leftovers} == files
+    # A kill may leave other files, of which there are notes.
+    assert {line["severity"] for line in leftovers} == {"recovery"}
     assert run("check", data).output.startswith("a broker starts and serves all 4 partitions\n")
     output = run("ls", data).output
     assert "crashed, to be deleted" in output
