@@ -6,9 +6,6 @@ not report damage, unless the damage misleads a later reader.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cordwood.cli.partitions import check
-from cordwood.common.errors import CordwoodError
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
 from tests import knobs
+from tests.command import run
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS
 from tests.starts.outcomes import FALSE_ALARMS, INVISIBLE, Outcome
@@ -34,13 +31,11 @@ Offsets = dict[str, tuple[int, int]]
 
 def forecast(node: Path) -> Forecast:
     """Run `cordwood check --json` on the disks. Return its `start`, with its findings of `damage` and `torn` tails."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            check([str(node / disk) for disk in ("a", "b")], as_json=True)
-        except CordwoodError as error:
-            # `check` refuses this node, so there is no forecast.
-            return {"starts": True, "line": str(error), "events": [], "served": {}, "damage": [], "torn": []}
-    lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+    done = run("check", "--json", node / "a", node / "b", exits=None)
+    if done.exit_code not in (EXIT_OK, EXIT_DAMAGE):
+        # `check` refuses this node, so there is no forecast.
+        return {"starts": True, "line": done.stderr, "events": [], "served": {}, "damage": [], "torn": []}
+    lines = done.lines
     start: Forecast = lines[-1]["start"]
     torn = [line for line in lines if line.get("kind") in TORN]
     return start | {"damage": [line for line in lines if line.get("severity") == "damage"], "torn": torn}
