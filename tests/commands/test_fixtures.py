@@ -49,8 +49,8 @@ def run(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: p
     (folder / "server.properties").write_text(pair.server_properties)
     times = pair.times_ms
 
-    def at_their_times(plan: Plan, location: Location[LocalFileSystem], *how: Any) -> list[PartitionTask]:
-        tasks = tasks_of(plan, location, *how)
+    def at_their_times(plan: Plan, location: Location[LocalFileSystem], *how: Any, **more: Any) -> list[PartitionTask]:
+        tasks = tasks_of(plan, location, *how, **more)
         return [replace(task, now_ms=times.get(Path(task.path).name, plan.now_ms)) for task in tasks]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.api import clean_in_place
 from cordwood.cleaning.engine.results import CleanResult, Fate
-from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_task
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_small_tasks
 from cordwood.commands.check import check
 from cordwood.commands.in_place.work import PROGRESS
 from cordwood.common.errors import NoSpaceError
@@ -516,13 +516,13 @@ def loaded_by_kafka(
 @contextlib.contextmanager
 def each_task_twice(*, take: int) -> Iterator[None]:
     """Two attempts at each task write their folders; only one attempt counts."""
-    once = run_task
+    once = run_small_tasks
 
-    def twice(*arguments: Any, **options: Any) -> Output | Failure:
+    def twice(*arguments: Any, **options: Any) -> list[Output | Failure]:
         return [once(*arguments, **options) for _ in range(2)][take]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "run_task", twice)
+        patch.setattr(tasks, "run_small_tasks", twice)
         yield
 
 
@@ -568,11 +568,11 @@ def test_an_attempt_that_nobody_waits_for_harms_nobody(name: str) -> None:
 
 def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
     """A clean during which, before an operation behind the first task's, that task is done once more."""
-    first: list[Callable[[], Output | Failure]] = []
-    once = run_task
+    first: list[Callable[[], list[Output | Failure]]] = []
+    once = run_small_tasks
     fs = durable(scene.fs)
 
-    def noted(*arguments: Any, **options: Any) -> Output | Failure:
+    def noted(*arguments: Any, **options: Any) -> list[Output | Failure]:
         done = once(*arguments, **options)
         first.append(lambda: once(*arguments, **options))
         return done
@@ -585,7 +585,7 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
     ran: list[bool] = []
     fs.operations = _Heard(before)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "run_task", noted)
+        patch.setattr(tasks, "run_small_tasks", noted)
         result = scene.clean(fs)
     assert not result.with_fate(Fate.FAILED), result.text()
     return fs
