@@ -6,7 +6,6 @@ named and further files only counted. The meaning of a finding for a broker appe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,8 +43,7 @@ def check(
     given = text_paths(paths)
     if not given:
         raise no_path("check")
-    place = TierPlace(tier=None if tier is None else os.fspath(tier), tier_keys=text_paths(tier_keys))
-    found = Check(fs or place.store(given), quick=Quick() if quick else None)
+    found = Check(fs or TierPlace.of(tier, tier_keys).store(given), quick=Quick() if quick else None)
     return CheckResult(list(found.run(given)), found.summary, found.start)
 
 

@@ -49,7 +49,7 @@ from cordwood.commands.copies import (
     with_retention,
 )
 from cordwood.commands.load import Loaded, load_into_copies
-from cordwood.commands.opening import open_node, recovery_settings, select_partitions
+from cordwood.commands.opening import open_to_copy, recovery_settings, select_partitions
 from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, TaskOptions
 from cordwood.common.errors import MemoryNeed
 from cordwood.common.text import (
@@ -91,7 +91,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import complete_indexes, start_anew
-from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +130,7 @@ def clean(
     fs = fs or options.selection.store([*paths, output, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
-    node = _without_metadata(open_node(fs, sources, options.selection))
+    node = open_to_copy(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or raise before a directory is recovered in vain
     foretold = warnings(node)
@@ -192,13 +191,6 @@ def clean(
         clean_seconds=jobs.seconds,
         notes=tuple(notes),
     )
-
-
-def _without_metadata(node: Node) -> Node:
-    """Leave out the topics by which a broker that starts on the copy would delete remote segments of the original."""
-    if not node.has_tier:
-        return node
-    return replace(node, places=tuple(place for place in node.places if place.topic not in NOT_COPIED_FROM_TIER))
 
 
 def _progress_folder(fs: TargetStore, work: Target, tasks: TaskOptions, spark: SparkSession | None) -> str:

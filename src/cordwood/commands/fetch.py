@@ -30,7 +30,7 @@ from cordwood.storage.check.placement import texts
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
-from cordwood.storage.tier.restoring import Restorable, lay_out
+from cordwood.storage.tier.restoring import lay_out, logs_of, segments_in
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER, TierStore
 
 
@@ -156,7 +156,7 @@ def fetch(
         CorruptFileError: a file does not have the checksum that the manifest of its copy lists.
     """
     if tier is not None:
-        place = TierPlace(tier=os.fspath(tier), tier_keys=text_paths(tier_keys))
+        place = TierPlace.of(tier, tier_keys)
         source = None if source is None else os.fspath(source)
         return _fetch_with_tier(source, os.fspath(target), place, topics, on_progress or (lambda _done, _total: None))
     if source is None or topics:
@@ -207,9 +207,9 @@ def _fetch_with_tier(
         if source is None:
             local = PosixFileSystem()
             folder = made.enter_context(temporary_directory(local, "cordwood-fetch-"))
-            found = Restorable.of(store.layout, topics)
+            found = segments_in(store.layout, topics)
             lay_out(local, store.layout, found, folder)
-            store = TierStore(local, store.tier, store.layout, {folder: found.logs()})
+            store = TierStore(local, store.tier, store.layout, {folder: logs_of(found)})
         else:
             folder = store.absolute_path(source)
         result = fetch_directory(store, folder, target, has_checksums=False, on_bytes=on_bytes, carries=carries)

@@ -20,6 +20,7 @@ from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
 from cordwood.storage.node.directory import PathKind, look, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
+from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
 
 if TYPE_CHECKING:
     from cordwood.storage.recovery.into_copy import RecoverySettings
@@ -40,6 +41,18 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
     if unknown:
         raise nothing_selected(node.topics, paths, unknown, [], asked_by="--config")
     return node
+
+
+def open_to_copy(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
+    """Open directories as `open_node` does, with the partitions that a cleaned copy has.
+
+    With a tier, those by which a broker that starts on the copy would delete remote segments of the original are left
+    out.
+    """
+    node = open_node(fs, paths, selection)
+    if not node.has_tier:
+        return node
+    return replace(node, places=tuple(place for place in node.places if place.topic not in NOT_COPIED_FROM_TIER))
 
 
 def select_partitions(

@@ -8,6 +8,7 @@ A class is the options of one verb, or a group that several verbs share: `Select
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cordwood.cleaning.rules.plan import Choices
-from cordwood.common.arguments import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, TOPICS, Option
+from cordwood.common.arguments import (
+    METADATA,
+    NO_BROKER_ELSEWHERE,
+    NOW,
+    SERVER_PROPERTIES,
+    TOPICS,
+    AnyPath,
+    Option,
+    text_paths,
+)
 from cordwood.common.errors import RequestError
 from cordwood.common.types import Clock, override, system_clock
 from cordwood.fs.base import Store
@@ -74,6 +84,11 @@ class TierPlace:
         Sequence[str],
         Option("A private key (PEM) for encrypted segments.", flag="--tier-key", metavar="FILE"),
     ] = ()
+
+    @classmethod
+    def of(cls, tier: AnyPath | None, tier_keys: Sequence[AnyPath]) -> TierPlace:
+        """Return the place that a program passes."""
+        return cls(tier=None if tier is None else os.fspath(tier), tier_keys=text_paths(tier_keys))
 
     def store(self, paths: Iterable[str | None], server_properties: str | None = None) -> TargetStore:
         """Return the store for some paths, which shows logs with their tier.

@@ -20,7 +20,7 @@ from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.prove import ProofSite, prove
 from cordwood.cleaning.proof.scratch import Scratch, no_space
 from cordwood.cleaning.proof.violations import MEANINGS, Verdict, VerifyResult, Violation
-from cordwood.commands.opening import open_node
+from cordwood.commands.opening import open_to_copy
 from cordwood.commands.options import VerifyOptions
 from cordwood.common.errors import ConfigError, NotFoundError
 from cordwood.common.text import Cells, Column, bytes_text, number, printable, register
@@ -35,7 +35,6 @@ from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, Directory
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS
-from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
 from cordwood.tasks.runner import InThisProcess, Runner, given_up_after
 from cordwood.tasks.tasks import paths_on_disk, run_each
 
@@ -78,7 +77,7 @@ def verify(
     fs = fs or selection.store([before, after])
     now_ms = clock() if options.now_ms is None else options.now_ms
     before, after = fs.absolute_path(before), fs.absolute_path(after)
-    was = open_node(fs, [before], selection)
+    was = open_to_copy(fs, [before], selection)
     now = Node.open(fs, [after])
     twins, violations = _twins(was, now, topics, partitions)
     pairs, excused = [], []
@@ -120,8 +119,7 @@ def _twins(
     was: Node, now: Node, topics: Sequence[str], partitions: Sequence[str]
 ) -> tuple[list[tuple[LocatedPartition, LocatedPartition]], list[Violation]]:
     """Match the partitions of both states; partitions in only one of them are violations."""
-    left_out = NOT_COPIED_FROM_TIER if was.has_tier else ()
-    mine = [place for place in was.places if is_asked_for(place, topics, partitions) and place.topic not in left_out]
+    mine = [place for place in was.places if is_asked_for(place, topics, partitions)]
     theirs = [place for place in now.places if is_asked_for(place, topics, partitions)]
     if not mine:
         raise NotFoundError(f"No partition in {', '.join(one.path for one in was.directories)} was asked for")

@@ -463,8 +463,7 @@ def server_properties(data: bytes, path: str) -> Layer:
         ConfigError: the file is malformed, or contains a value with which Kafka would not start.
     """
     source = Source(SourceKind.SERVER_PROPERTIES, path)
-    properties = _properties(data, source)
-    texts = {name: text for name, text in properties.items() if name in BROKER_CONFIGS}
+    texts = {name: text for name, text in properties_of(data, path).items() if name in BROKER_CONFIGS}
     for name, text in texts.items():
         BROKER_CONFIGS[name].parse(text, source)
     return Layer(source, texts)
@@ -488,13 +487,10 @@ def properties_of(data: bytes, path: str) -> Mapping[str, str]:
     Raises:
         ConfigError: the file is malformed.
     """
-    return _properties(data, Source(SourceKind.SERVER_PROPERTIES, path))
-
-
-def _properties(data: bytes, source: Source) -> Mapping[str, str]:
     try:
         return java_properties.decode(data).values()
     except java_properties.PropertiesError as error:
+        source = Source(SourceKind.SERVER_PROPERTIES, path)
         raise ConfigError(f"{source} is not in the properties format: {error}.") from None
 
 

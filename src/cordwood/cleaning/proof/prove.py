@@ -42,10 +42,9 @@ from cordwood.common.threads import Each
 from cordwood.common.types import NONE
 from cordwood.fs.base import Store, is_full
 from cordwood.fs.location import Location
-from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.properties import decode_partition_metadata, encode_id
-from cordwood.storage.log.files import read_file
+from cordwood.storage.log.files import read_file, read_leader_epochs
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers, headers_from, newest_snapshot
 
@@ -203,10 +202,9 @@ def _is_left(was: ProducerState, now: ProducerState | None, gone_below: int) -> 
 
 def _epochs(log: LogView, lowest: int) -> list[tuple[int, int]]:
     """Return (epoch, start offset) from an offset on; empty if the file is missing or corrupt, as `check` reports."""
-    path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
     try:
-        known = leader_epochs.history(leader_epochs.decode(read_file(log.fs, path), path))
-    except (FileNotFoundError, CorruptFileError):
+        known = read_leader_epochs(log.fs, log.path)
+    except CorruptFileError:
         return []
     first = known.epoch_for_offset(lowest)
     later = [(one.epoch, one.start_offset) for one in known.entries if one.start_offset > lowest]

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.workspace import remove_tree
-from cordwood.storage.formats import filenames, time_index
+from cordwood.storage.formats import checkpoints, filenames, leader_epochs, time_index
 from cordwood.storage.formats.entries import take_apart
 from cordwood.storage.formats.filenames import (
     INDEX_FOLDER,
@@ -22,6 +23,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
     parse_key_index,
 )
+from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.formats.properties import decode_partition_metadata
 
 #: Size limits of files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of
@@ -110,6 +112,32 @@ def read_topic_id(fs: Store, partition: str) -> uuid.UUID | None:
     path = f"{partition}/{filenames.FileKind.PARTITION_METADATA}"
     try:
         return decode_partition_metadata(read_file(fs, path), path).topic_id
+    except (OSError, CorruptFileError):
+        return None
+
+
+def read_leader_epochs(fs: Store, partition: str) -> LeaderEpochs:
+    """Read the `leader-epoch-checkpoint` of a directory; empty if the file is missing.
+
+    Raises:
+        CorruptFileError: the file cannot be read.
+    """
+    path = f"{partition}/{filenames.FileKind.LEADER_EPOCHS}"
+    try:
+        data = read_file(fs, path)
+    except FileNotFoundError:
+        return LeaderEpochs()
+    return leader_epochs.history(leader_epochs.decode(data, path), path)
+
+
+def read_log_start(fs: Store, partition: str, name: TopicPartition) -> int | None:
+    """Read the log start offset of a partition in the checkpoint beside its directory; None without an entry.
+
+    As in Kafka, an unreadable checkpoint has no entry; `check` reports it.
+    """
+    try:
+        data = read_file(fs, posixpath.join(posixpath.dirname(partition), filenames.LOG_START_OFFSETS))
+        return checkpoints.decode(data).get(name)
     except (OSError, CorruptFileError):
         return None
 

@@ -30,7 +30,7 @@ from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
-from cordwood.storage.log.files import copy_file, read_file, write_file
+from cordwood.storage.log.files import copy_file, read_file, read_leader_epochs, write_file
 from cordwood.storage.log.loaded import LoadCut, ends_with_zeros, files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
@@ -180,7 +180,9 @@ def rewrite_unflushed(
         return RecoveredFiles(_begin_empty(fs, log, folder), (), frozenset(), {})
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
-    rewrite = _Rewrite(fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), leader_epochs_of(log))
+    rewrite = _Rewrite(
+        fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), read_leader_epochs(log.fs, log.path)
+    )
     cuts: list[LoadCut] = []
     for at, segment in enumerate(log.segments):
         if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
@@ -392,20 +394,6 @@ def _check_versions(log: LogView) -> None:
     for segment in log.segments:
         if FileKind.OFFSET_INDEX in segment.files.indexes:
             segment.transaction_index()
-
-
-def leader_epochs_of(log: LogView) -> LeaderEpochs:
-    """Read `leader-epoch-checkpoint`; empty if the file is missing.
-
-    Raises:
-        CorruptFileError: the file cannot be read.
-    """
-    path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
-    try:
-        data = read_file(log.fs, path)
-    except FileNotFoundError:
-        return LeaderEpochs()
-    return leader_epochs.history(leader_epochs.decode(data, path), path)
 
 
 def _write_epochs(fs: TargetStore, log: LogView, target: str, epochs: LeaderEpochs, next_offset: int) -> None:

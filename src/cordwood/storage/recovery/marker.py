@@ -51,13 +51,12 @@ from cordwood.storage.changes.swap import make_empty_segment, swap_in
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
-from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder, write_file
+from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder, read_leader_epochs, write_file
 from cordwood.storage.log.recovery import Verb
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
-from cordwood.storage.recovery.into_copy import leader_epochs_of
 from cordwood.storage.recovery.rebuild import coordinator_epochs
 from cordwood.storage.recovery.replay import Producers, newest_snapshot
 
@@ -106,7 +105,7 @@ def log_end(log: LogView) -> LogEnd:
         DataError: it is damaged, or torn at its end.
     """
     _check_loaded(log)
-    end, epochs = log.next_offset, leader_epochs_of(log)
+    end, epochs = log.next_offset, read_leader_epochs(log.fs, log.path)
     producers, start = newest_snapshot(log, end, now_ms=0, expiration_ms=LONG_MAX)
     for _, window in whole_windows(log, start):
         rows = window.batches[window.batches["last_offset"] >= start]

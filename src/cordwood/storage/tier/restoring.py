@@ -7,8 +7,8 @@ after an unclean election, it belongs to the log that the cluster went on with.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from cordwood.common.errors import NotFoundError
 from cordwood.common.types import TopicPartition
@@ -21,47 +21,36 @@ from cordwood.storage.tier.local import Layout
 from cordwood.storage.tier.remote_log import RemoteLog
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEvent, TopicIdPartition, UpdateEvent
 
+#: The finished segments of partitions, in the order in which they were copied.
+Segments = Mapping[TopicIdPartition, Sequence[RemoteSegment]]
 
-@dataclass(frozen=True, slots=True)
-class Restorable:
-    """The partitions that a tier has.
 
-    Attributes:
-        segments: finished segments of each partition, in the order in which they were copied.
-        left_out: topics that were deleted, by id: a newer topic has the same name.
+def segments_in(layout: Layout, topics: Collection[str] = ()) -> Segments:
+    """Return the segments that a tier has; of several topics with one name, those of the newest.
+
+    Args:
+        topics: only these topics.
+
+    Raises:
+        NotFoundError: the tier has no such segment.
     """
+    found: dict[TopicIdPartition, list[RemoteSegment]] = {}
+    for segment in layout.segments():
+        if not topics or segment.topic in topics:
+            key = TopicIdPartition(segment.topic_id, segment.topic, segment.partition)
+            found.setdefault(key, []).append(segment)
+    if not found:
+        raise NotFoundError(f"The tier has no segment of {', '.join(sorted(topics)) or 'any topic'}")
+    newest: dict[str, tuple[int, str]] = {}
+    for key, segments in found.items():
+        segments.sort(key=lambda one: one.event_time_ms)
+        newest[key.topic] = max(newest.get(key.topic, (-1, "")), (segments[-1].event_time_ms, key.topic_id))
+    return {key: segments for key, segments in found.items() if newest[key.topic][1] == key.topic_id}
 
-    segments: dict[TopicIdPartition, list[RemoteSegment]]
-    left_out: tuple[tuple[str, str], ...] = ()
 
-    @classmethod
-    def of(cls, layout: Layout, topics: Collection[str] = ()) -> Restorable:
-        """Read the manifests of a tier.
-
-        Args:
-            topics: only these topics.
-
-        Raises:
-            NotFoundError: the tier has no such segment.
-        """
-        found: dict[TopicIdPartition, list[RemoteSegment]] = {}
-        for segment in layout.segments():
-            if not topics or segment.topic in topics:
-                key = TopicIdPartition(segment.topic_id, segment.topic, segment.partition)
-                found.setdefault(key, []).append(segment)
-        if not found:
-            raise NotFoundError(f"The tier has no segment of {', '.join(sorted(topics)) or 'any topic'}")
-        newest: dict[str, tuple[int, str]] = {}
-        for key, segments in found.items():
-            segments.sort(key=lambda one: one.event_time_ms)
-            newest[key.topic] = max(newest.get(key.topic, (-1, "")), (segments[-1].event_time_ms, key.topic_id))
-        kept = {key: segments for key, segments in found.items() if newest[key.topic][1] == key.topic_id}
-        left_out = sorted({(key.topic, key.topic_id) for key in found.keys() - kept.keys()})
-        return cls(kept, tuple(left_out))
-
-    def logs(self) -> dict[TopicIdPartition, RemoteLog]:
-        """Return the remote log of each partition, as if its copies had been recorded one after another."""
-        return {key: _log_of(key, segments) for key, segments in self.segments.items()}
+def logs_of(found: Segments) -> dict[TopicIdPartition, RemoteLog]:
+    """Return the remote log of each partition, as if its copies had been recorded one after another."""
+    return {key: _log_of(key, segments) for key, segments in found.items()}
 
 
 def _log_of(key: TopicIdPartition, segments: Sequence[RemoteSegment]) -> RemoteLog:
@@ -73,9 +62,9 @@ def _log_of(key: TopicIdPartition, segments: Sequence[RemoteSegment]) -> RemoteL
     return log
 
 
-def lay_out(fs: TargetStore, layout: Layout, found: Restorable, directory: str) -> None:
+def lay_out(fs: TargetStore, layout: Layout, found: Segments, directory: str) -> None:
     """Make the directory of each partition, with its topic id and leader epochs, and without a segment."""
-    for key, segments in sorted(found.segments.items()):
+    for key, segments in sorted(found.items()):
         path = f"{directory}/{TopicPartition(key.topic, key.partition)}"
         fs.make_directory(path)
         topic_id = decode_id(key.topic_id)

@@ -24,7 +24,6 @@ from cordwood.common.types import NONE, override
 from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, Store, TargetStore
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedTargetStore
-from cordwood.storage.formats import checkpoints, filenames, leader_epochs
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     DirectoryState,
@@ -37,7 +36,7 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.files import read_file, read_topic_id
+from cordwood.storage.log.files import read_file, read_leader_epochs, read_log_start, read_topic_id
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
@@ -293,7 +292,8 @@ class TierStore(WrappedTargetStore):
 
     def _remote_part(self, path: str, entries: Sequence[FileInfo] | None) -> RemotePart | None:
         name = parsed_directory(path)
-        if name is None or name.state is not DirectoryState.CURRENT:
+        # The metadata topic itself is never tiered, and is read for all others.
+        if name is None or name.state is not DirectoryState.CURRENT or _is_metadata(name):
             return None
         topic_id = read_topic_id(self._store, path)
         if topic_id is None:
@@ -307,16 +307,19 @@ class TierStore(WrappedTargetStore):
             log = next((one for one in others if one is not None), None)
         files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
         starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
-        local_start, start = min(starts, default=MAX_OFFSET), self._log_start(path)
+        local_start, start = min(starts, default=MAX_OFFSET), read_log_start(self._store, path, name.topic_partition)
         if log is None:
-            if NONE < start < local_start < MAX_OFFSET and not self._pass_over:
+            # The checkpoint has an entry for each tiered log.
+            if start is not None and start < local_start < MAX_OFFSET and not self._pass_over:
                 raise RequestError(
                     f"{path} starts at {start}, and its first local segment at {local_start}, but no record of "
                     f"{REMOTE_LOG_METADATA} in {directory} is about it. Give all log directories of the broker"
                 )
             return None
-        lineage = self._lineage(path)
-        found = answers(log, lineage, start := max(start, 0), local_start)
+        lineage: Sequence[EpochEntry] = ()
+        with contextlib.suppress(CorruptFileError):
+            lineage = read_leader_epochs(self._store, path).entries
+        found = answers(log, lineage, start := start or 0, local_start)
         return RemotePart(log, tuple(found), tuple(lineage), start, local_start)
 
     def _other_directories(self, directory: str) -> Iterator[str]:
@@ -346,19 +349,13 @@ class TierStore(WrappedTargetStore):
     def _files_of(self, path: str) -> Mapping[str, _RemoteFile]:
         """Return the remote files of a partition's directory by name."""
         if path not in self._files:
-            part = self.remote_part(path) if self._is_partition(path) else None
             found: dict[str, _RemoteFile] = {}
-            for one in () if part is None else part.answers:
-                is_first = not found and part is not None and one.first_offset == part.log_start
-                found |= {file.info.name: file for file in self._shown(one, is_first=is_first)}
+            if (part := self.remote_part(path)) is not None:
+                for one in part.answers:
+                    is_first = not found and one.first_offset == part.log_start
+                    found |= {file.info.name: file for file in self._shown(one, is_first=is_first)}
             self._files[path] = found
         return self._files[path]
-
-    @staticmethod
-    def _is_partition(path: str) -> bool:
-        name = parsed_directory(path)
-        # The metadata topic itself is never tiered, and is read for all others.
-        return name is not None and not _is_metadata(name)
 
     def _shown(self, answer: Answer, *, is_first: bool) -> Iterator[_RemoteFile]:
         """Yield the files of an answer; `is_first`: it begins at the log start, maybe in mid-segment."""
@@ -438,23 +435,6 @@ class TierStore(WrappedTargetStore):
         if not self._pass_over:
             raise error
         refused.append(error)
-
-    def _lineage(self, path: str) -> Sequence[EpochEntry]:
-        file = f"{path}/{FileKind.LEADER_EPOCHS}"
-        try:
-            return leader_epochs.history(leader_epochs.decode(read_file(self._store, file), file)).entries
-        except (FileNotFoundError, CorruptFileError):
-            return ()
-
-    def _log_start(self, path: str) -> int:
-        """Return the log start offset in the checkpoint, or NONE; a tiered log always has one."""
-        name = parsed_directory(path)
-        assert name is not None
-        try:
-            data = read_file(self._store, f"{posixpath.dirname(path)}/{filenames.LOG_START_OFFSETS}")
-            return checkpoints.decode(data).get(name.topic_partition, NONE)
-        except (OSError, CorruptFileError):
-            return NONE
 
 
 def _is_metadata(name: PartitionDirectory) -> bool:
