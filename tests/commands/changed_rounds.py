@@ -6,6 +6,7 @@ same size in a closed segment, or other segments, beside the indexes of the byte
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -21,9 +22,9 @@ from cordwood.cleaning.engine.facts import load_producers
 from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, WORK_FOLDER
-from cordwood.storage.formats.key_index import with_identity
+from cordwood.storage.formats.key_index import KeyIndex, with_identity
 from cordwood.storage.index.build import build
-from cordwood.storage.index.files import indexes_in, read_index, write_index
+from cordwood.storage.index.files import read_index, write_index
 from cordwood.storage.index.identity import TICK_NS, is_same_log, look
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
@@ -144,14 +145,18 @@ class ChangedLog:
         """The configs of a clean; `segment_bytes` is the name of that config."""
         return [f"{segment_bytes}={self.segment_bytes}", f"delete.retention.ms={RETENTION_MS}"]
 
+    def indexed(self) -> list[tuple[Segment, KeyIndex]]:
+        """Return the closed segments that have an index of their size; Kafka's cleans leave indexes of other sizes."""
+        found = list[tuple[Segment, KeyIndex]]()
+        for segment in self.closed():
+            with contextlib.suppress(OSError, cordwood.DataError):
+                found.append((segment, read_index(segment)))
+        return found
+
     def trusted(self) -> int:
         """Return the number of indexes whose segment counts as the same file; fail if one has other keys."""
         found = 0
-        for segment in self.closed():
-            try:
-                index = read_index(segment)
-            except (OSError, cordwood.DataError):
-                continue
+        for segment, index in self.indexed():
             if is_same_log(index.identity, segment):
                 again = build(segment, index.header.secret, 1 << 30)
                 assert again is not None and again.payload.tobytes() == index.payload.tobytes(), segment.path
@@ -304,12 +309,10 @@ def _moved(log: ChangedLog, target: Path) -> None:
 
 
 def _looked_at_again(log: ChangedLog, after_ns: int) -> None:
-    indexed = {base for base, _ in indexes_in(FS, str(log.partition))}
-    some = [one for one in log.closed() if one.base_offset in indexed]
+    some = log.indexed()
     if not some:
         return
-    segment = log.source.choice(some)
-    index = read_index(segment)
+    segment, index = log.source.choice(some)
     _rewrite(Path(segment.path), log.source)
     now = look(FS, str(log.partition), segment.base_offset)
     assert index.identity is not None and now is not None
