@@ -11,9 +11,11 @@ import pytest
 
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.fs.base import Link
-from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.objects import ObjectStore
+from cordwood.fs.posix import PosixFile, PosixFileSystem
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS
 from cordwood.storage.log.view import LogView
-from cordwood.storage.tier.store import TierStore, tier_in, with_tier
+from cordwood.storage.tier.store import Tier, TierStore, tier_in, with_tier
 from tests.fixtures import TIERED, copy_of, facts, fixture
 
 
@@ -85,6 +87,35 @@ def test_the_tier_is_found_in_server_properties(tmp_path: Path) -> None:
     assert tier_in(PosixFileSystem(), str(file)) == str(fixture("local-tiered"))
     file.write_text(f"{kind}\nrsm.config.dir={tmp_path}/elsewhere\n")
     assert tier_in(PosixFileSystem(), str(file)) is None
+
+
+@pytest.mark.parametrize(("prefix", "given"), [("prod-", "prod-"), ("prod-", "prod"), ("prod", "prod"), ("p/", "p")])
+def test_a_tier_may_begin_in_mid_name(prefix: str, given: str) -> None:
+    store, source = ObjectStore(), fixture("aiven-s3") / "bucket" / "kafka"
+    bucket = f"memory://{prefix.strip('/-')}-of-{given.strip('-')}{len(prefix)}"
+    for path in source.glob("payments-*/0/*"):
+        store.put(f"{bucket}/{prefix}{path.relative_to(source)}", path.read_bytes())
+    layout = Tier(f"{bucket}/{given}").open(store)
+    assert {segment.topic for segment in layout.segments()} == {"payments"}
+    with pytest.raises(RequestError, match="nothing is there"):
+        Tier(f"{bucket}/prodigal").open(store)
+
+
+def test_a_directorys_log_starts_are_read_once_per_listing() -> None:
+    opened = list[str]()
+
+    class Watched(PosixFileSystem):
+        def open(self, path: str) -> PosixFile:
+            opened.append(Path(path).name)
+            return super().open(path)
+
+    logs = fixture("local-tiered") / "kafka-logs"
+    store = with_tier(Watched(), f"{fixture('local-tiered')}/kafka-tiered-storage")
+    for _ in range(2):  # the first one reads the metadata topic, too
+        opened.clear()
+        store.list(str(logs))
+        assert all(store.list(str(path)) for path in logs.glob("*-0"))
+    assert opened.count(LOG_START_OFFSETS) == 1
 
 
 @pytest.mark.parametrize("places", ["both disks", "the folder of the disks", "one disk"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import posixpath
 import uuid
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -130,16 +131,15 @@ def read_leader_epochs(fs: Store, partition: str) -> LeaderEpochs:
     return leader_epochs.history(leader_epochs.decode(data, path), path)
 
 
-def read_log_start(fs: Store, partition: str, name: TopicPartition) -> int | None:
-    """Read the log start offset of a partition in the checkpoint beside its directory; None without an entry.
+def read_log_starts(fs: Store, directory: str) -> Mapping[TopicPartition, int]:
+    """Read the log start offsets of partitions in the checkpoint of a log directory.
 
     As in Kafka, an unreadable checkpoint has no entry; `check` reports it.
     """
     try:
-        data = read_file(fs, posixpath.join(posixpath.dirname(partition), filenames.LOG_START_OFFSETS))
-        return checkpoints.decode(data).get(name)
+        return checkpoints.decode(read_file(fs, posixpath.join(directory, filenames.LOG_START_OFFSETS)))
     except (OSError, CorruptFileError):
-        return None
+        return {}
 
 
 def _bytes_max(name: str) -> int:

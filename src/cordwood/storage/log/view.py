@@ -32,7 +32,7 @@ from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import filenames, producer_state
 from cordwood.storage.formats.filenames import FileKind, parsed_directory
-from cordwood.storage.log.files import read_file, read_log_start
+from cordwood.storage.log.files import read_file, read_log_starts
 from cordwood.storage.log.recovery import Recovery, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET, Cut, Segment, gap_error, locate_damage, skip_gap
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
@@ -150,7 +150,7 @@ class LogView:
     def _read_log_start(self) -> int:
         if self.name is None or self.name.state is not filenames.DirectoryState.CURRENT:
             return 0
-        return read_log_start(self.fs, self.path, self.name.topic_partition) or 0
+        return read_log_starts(self.fs, posixpath.dirname(self.path)).get(self.name.topic_partition, 0)
 
     @property
     def next_offset(self) -> int:

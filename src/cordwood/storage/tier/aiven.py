@@ -480,6 +480,23 @@ class AivenLayout(Layout):
             return {}
 
 
+def key_prefix(store: Store, path: str) -> str | None:
+    """Return the key prefix in which folders of topics begin, if a path is the beginning of their names.
+
+    The plugin adds nothing to its prefix. A dash at its end may be left out, as no topic's name should begin with one.
+    """
+    folder, beginning = posixpath.split(path)
+    try:
+        names = store.names_in(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for end in ("", "-"):
+        topics = (name.removeprefix(beginning + end) for name in names if name.startswith(beginning + end))
+        if any(_TOPIC_FOLDER.fullmatch(topic) and topic[0] != "-" for topic in topics):
+            return path + end
+    return None
+
+
 def _number(name: str) -> int:
     """Return the partition number in the name of a folder, or -1."""
     number = parse_integer(name, 32)

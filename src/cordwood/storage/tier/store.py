@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from cordwood.common.config import properties_of
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
-from cordwood.common.types import NONE, override
+from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, Store, TargetStore
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedTargetStore
@@ -36,11 +36,11 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.files import read_file, read_leader_epochs, read_log_start, read_topic_id
+from cordwood.storage.log.files import read_file, read_leader_epochs, read_log_starts, read_topic_id
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.aiven import AivenLayout, key_prefix
 from cordwood.storage.tier.chunks import read_key
 from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
 from cordwood.storage.tier.remote_log import Answer, RemoteLog, answers, apply_event
@@ -76,11 +76,12 @@ class Tier:
             names = store.names_in(self.root)
         except (FileNotFoundError, NotADirectoryError):
             names = {}
-        if not names:
-            raise RequestError(f"the tier {self.root}: nothing is there, so remote segments cannot be read")
         if FOLDER in names or posixpath.basename(self.root.rstrip("/")) == FOLDER:
             return LocalLayout(store, self.root)
-        return AivenLayout(store, self.root, [read_key(store, path) for path in self.keys])
+        root = self.root if names else key_prefix(store, self.root)
+        if root is None:
+            raise RequestError(f"the tier {self.root}: nothing is there, so remote segments cannot be read")
+        return AivenLayout(store, root, [read_key(store, path) for path in self.keys])
 
 
 def with_tier(
@@ -218,6 +219,8 @@ class TierStore(WrappedTargetStore):
         self._logs = dict(logs)
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
+        #: Log start offsets in the checkpoint of each log directory, as of its last listing.
+        self._log_starts: dict[str, Mapping[TopicPartition, int]] = {}
 
     @override
     def location(self) -> Location[TargetStore]:
@@ -234,6 +237,7 @@ class TierStore(WrappedTargetStore):
         entries = super().list(path)
         self._parts.pop(path, None)
         self._files.pop(path, None)
+        self._log_starts.pop(path, None)
         if self.remote_part(path, entries) is None:
             return entries
         found = {name: file.info for name, file in self._files_of(path).items()}
@@ -307,7 +311,7 @@ class TierStore(WrappedTargetStore):
             log = next((one for one in others if one is not None), None)
         files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
         starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
-        local_start, start = min(starts, default=MAX_OFFSET), read_log_start(self._store, path, name.topic_partition)
+        local_start, start = min(starts, default=MAX_OFFSET), self._log_start(directory, name.topic_partition)
         if log is None:
             # The checkpoint has an entry for each tiered log.
             if start is not None and start < local_start < MAX_OFFSET and not self._pass_over:
@@ -321,6 +325,11 @@ class TierStore(WrappedTargetStore):
             lineage = read_leader_epochs(self._store, path).entries
         found = answers(log, lineage, start := start or 0, local_start)
         return RemotePart(log, tuple(found), tuple(lineage), start, local_start)
+
+    def _log_start(self, directory: str, partition: TopicPartition) -> int | None:
+        if directory not in self._log_starts:
+            self._log_starts[directory] = read_log_starts(self._store, directory)
+        return self._log_starts[directory].get(partition)
 
     def _other_directories(self, directory: str) -> Iterator[str]:
         """Yield the log directories among the paths of the command, and in them."""
