@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.tier.store import with_tier
 from tests.command import run
-from tests.fixtures import TIERED, facts, fixture, tier_options
+from tests.fixtures import TIERED, copy_of, facts, fixture, tier_options
 
 LOGS = fixture("local-tiered") / "kafka-logs"
 TIER = fixture("local-tiered") / "kafka-tiered-storage"
@@ -119,3 +120,20 @@ def test_topics_are_restored_from_the_tier_alone(name: str, topic: str, tmp_path
     logs = fixture(name) / "kafka-logs"
     assert records_in(tmp_path / "restored", topic) == records_in(logs, topic, *tier_options(name))
     assert {path.name.rpartition("-")[0] for path in (tmp_path / "restored").iterdir()} == {topic}
+
+
+def test_an_older_topic_of_the_same_name_is_left_out_and_named(tmp_path: Path) -> None:
+    tier = copy_of(TIER, tmp_path / TIER.name)
+    (folder,) = tier.glob("orders-0-*")
+    older = copy_of(folder, tier / f"orders-0-{'A' * 22}")
+    for path in older.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    found = run("fetch", tmp_path / "restored", "--topic", "orders", "--tier", tier, "--json").json
+    assert [(one["topic_id"], one["segments"]) for one in found["older_topics"]] == [("A" * 22, 7)]
+    assert folder.name.endswith(topic_id_in(tmp_path / "restored" / "orders-0"))
+    text = run("fetch", tmp_path / "again", "--topic", "orders", "--tier", tier).output
+    assert f"left out: 7 segments of an older topic orders, with id {'A' * 22}, the last copied 2001-09-09" in text
+
+
+def topic_id_in(partition: Path) -> str:
+    return (partition / "partition.metadata").read_text().split("topic_id: ")[1].strip()

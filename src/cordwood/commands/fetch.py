@@ -19,7 +19,7 @@ from cordwood.commands.copies import explain_full_disk
 from cordwood.commands.options import TierPlace
 from cordwood.common.arguments import AnyPath, text_paths
 from cordwood.common.errors import BadNameError, NoSpaceError, NotFoundError, RequestError
-from cordwood.common.text import Presentable, bytes_text, number, printable, register
+from cordwood.common.text import Presentable, bytes_text, number, printable, register, time_text
 from cordwood.common.threads import in_parallel
 from cordwood.fs.base import FileInfo, TargetStore
 from cordwood.fs.by_url import UrlStore
@@ -30,7 +30,7 @@ from cordwood.storage.check.placement import texts
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
-from cordwood.storage.tier.restoring import lay_out, logs_of, segments_in
+from cordwood.storage.tier.restoring import OlderTopic, lay_out, logs_of, segments_in
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER, TierStore
 
 
@@ -41,6 +41,7 @@ class FetchResult(Presentable):
     Attributes:
         has_checksums: whether each file was compared with a checksum in the manifest of the copy.
         has_tier: whether remote segments are in it as ordinary files.
+        older_topics: topics in the tier that are not in it, as a newer topic has their name.
     """
 
     source: str
@@ -50,6 +51,7 @@ class FetchResult(Presentable):
     has_checksums: bool
     seconds: float
     has_tier: bool = False
+    older_topics: tuple[OlderTopic, ...] = ()
 
 
 def fetch_directory(
@@ -203,17 +205,18 @@ def _fetch_with_tier(
         topic = partition.topic_partition.topic
         return topic not in NOT_COPIED_FROM_TIER and (not topics or topic in topics)
 
+    older: Sequence[OlderTopic] = ()
     with explain_full_disk(store, target), ExitStack() as made:
         if source is None:
             local = PosixFileSystem()
             folder = made.enter_context(temporary_directory(local, "cordwood-fetch-"))
-            found = segments_in(store.layout, topics)
+            found, older = segments_in(store.layout, topics)
             lay_out(local, store.layout, found, folder)
             store = TierStore(local, store.tier, store.layout, {folder: logs_of(found)})
         else:
             folder = store.absolute_path(source)
         result = fetch_directory(store, folder, target, has_checksums=False, on_bytes=on_bytes, carries=carries)
-    return replace(result, source=source or store.tier.root, has_tier=True)
+    return replace(result, source=source or store.tier.root, has_tier=True, older_topics=tuple(older))
 
 
 # ---- the result as text and JSON -------------------------------------------------------------------------------------
@@ -230,6 +233,9 @@ def _document(result: FetchResult) -> dict[str, Any]:
 def _sentences(result: FetchResult) -> Iterator[str]:
     size = bytes_text(result.size_bytes)
     yield f"{result.target}: {number(result.files, 'file')}, {size}, in {result.seconds:.1f} s"
+    for one in result.older_topics:
+        what = f"{number(one.segments, 'segment')} of an older topic {one.topic}, with id {one.topic_id}"
+        yield f"left out: {what}, the last copied {time_text(one.last_copy_ms)}"
     if result.has_tier:
         yield f"next: cordwood check {result.target}; a broker needs the topics with their ids and their retention"
     elif result.has_checksums:

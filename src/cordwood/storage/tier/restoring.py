@@ -8,7 +8,7 @@ after an unclean election, it belongs to the log that the cluster went on with.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cordwood.common.errors import NotFoundError
 from cordwood.common.types import TopicPartition
@@ -25,8 +25,22 @@ from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEven
 Segments = Mapping[TopicIdPartition, Sequence[RemoteSegment]]
 
 
-def segments_in(layout: Layout, topics: Collection[str] = ()) -> Segments:
-    """Return the segments that a tier has; of several topics with one name, those of the newest.
+@dataclass(frozen=True, slots=True)
+class OlderTopic:
+    """A topic that is left out of a restore, as a newer topic has its name.
+
+    Attributes:
+        last_copy_ms: time at which the last of its segments was copied.
+    """
+
+    topic: str
+    topic_id: str
+    segments: int
+    last_copy_ms: int
+
+
+def segments_in(layout: Layout, topics: Collection[str] = ()) -> tuple[Segments, Sequence[OlderTopic]]:
+    """Return the segments that a tier has, and the topics without them: of one name, only the newest topic has them.
 
     Args:
         topics: only these topics.
@@ -35,17 +49,25 @@ def segments_in(layout: Layout, topics: Collection[str] = ()) -> Segments:
         NotFoundError: the tier has no such segment.
     """
     found: dict[TopicIdPartition, list[RemoteSegment]] = {}
+    by_topic: dict[str, dict[str, list[RemoteSegment]]] = {}
     for segment in layout.segments():
         if not topics or segment.topic in topics:
-            key = TopicIdPartition(segment.topic_id, segment.topic, segment.partition)
-            found.setdefault(key, []).append(segment)
+            found.setdefault(segment.topic_id_partition, []).append(segment)
+            by_topic.setdefault(segment.topic, {}).setdefault(segment.topic_id, []).append(segment)
     if not found:
         raise NotFoundError(f"The tier has no segment of {', '.join(sorted(topics)) or 'any topic'}")
-    newest: dict[str, tuple[int, str]] = {}
-    for key, segments in found.items():
-        segments.sort(key=lambda one: one.event_time_ms)
-        newest[key.topic] = max(newest.get(key.topic, (-1, "")), (segments[-1].event_time_ms, key.topic_id))
-    return {key: segments for key, segments in found.items() if newest[key.topic][1] == key.topic_id}
+    older = []
+    for topic, by_id in by_topic.items():
+        times = {topic_id: max(map(_copied_at, segments)) for topic_id, segments in by_id.items()}
+        *outdated, _ = sorted(times, key=lambda topic_id: (times[topic_id], topic_id))
+        older += [OlderTopic(topic, topic_id, len(by_id[topic_id]), times[topic_id]) for topic_id in outdated]
+    left_out = {one.topic_id for one in older}
+    kept = {key: sorted(segments, key=_copied_at) for key, segments in found.items() if key.topic_id not in left_out}
+    return kept, older
+
+
+def _copied_at(segment: RemoteSegment) -> int:
+    return segment.event_time_ms
 
 
 def logs_of(found: Segments) -> dict[TopicIdPartition, RemoteLog]:
