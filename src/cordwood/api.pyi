@@ -82,6 +82,7 @@ def view_html(
     sample_bytes: int = 8388608,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    price: Sequence[str] = (),
 ) -> str:
     """Return the pages of one broker's directories as the text of one HTML file, which needs no network.
 
@@ -108,6 +109,7 @@ def view_html(
             in all. Default: 8m.
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        price: A price of the tier: storage (of a GB for a month), put or delete (of 1,000 requests).
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -400,6 +402,7 @@ def why(
     sample_bytes: int = 8388608,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    price: Sequence[str] = (),
 ) -> WhyResult:
     """Explain the size of the partitions in one broker's directories, and what to do about it.
 
@@ -426,6 +429,7 @@ def why(
             in all. Default: 8m.
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        price: A price of the tier: storage (of a GB for a month), put or delete (of 1,000 requests).
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.

@@ -298,6 +298,40 @@ class BrokersOptions:
 # ---- explain, plan, clean, verify ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a tier.
+
+    Attributes:
+        storage: of 2^30 bytes for a month.
+        put, delete: of 1,000 requests.
+    """
+
+    storage: float = 0.0
+    put: float = 0.0
+    delete: float = 0.0
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Prices:
+        """Parse prices such as `storage=0.023`.
+
+        Raises:
+            RequestError: a text is not a price.
+        """
+        prices: dict[str, float] = {}
+        for text in texts:
+            what, _, number = text.partition("=")
+            if what not in cls.__slots__ or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,12})?", number, re.ASCII):
+                form = "storage=, put= or delete= with a number, such as storage=0.023"
+                raise RequestError(f"--price {text}: give {form}. Reads are in no metadata, so they have no price here")
+            prices[what] = float(number)
+        return cls(**prices)
+
+    def of(self, *, storage_bytes: int, puts: int, deletes: int) -> float:
+        """Return the price of a month."""
+        return self.storage * storage_bytes / (1 << 30) + (self.put * puts + self.delete * deletes) / 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyOptions:
     """The options of `why`."""
@@ -324,6 +358,23 @@ class WhyOptions:
     ] = 8 << 20
     read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
     index_place: IndexPlace = field(default_factory=IndexPlace)
+    price: Annotated[
+        Sequence[str],
+        Option(
+            "A price of the tier: storage (of a GB for a month), put or delete (of 1,000 requests).",
+            flag="--price",
+            metavar="WHAT=PRICE",
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        """Raise RequestError for a text that is not a price."""
+        Prices.parse(self.price)
+
+    @property
+    def prices(self) -> Prices | None:
+        """The prices of the tier; None without any."""
+        return Prices.parse(self.price) if self.price else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,15 +28,19 @@ from typing import Any, TypeVar
 from cordwood.cleaning.rules.plan import Bound, Choices, Decision
 from cordwood.commands.coordinators import OnLogs
 from cordwood.commands.opening import open_node, select_partitions
-from cordwood.commands.options import WhyOptions
+from cordwood.commands.options import Prices, WhyOptions
 from cordwood.commands.plan import plan_with_facts
 from cordwood.commands.transactions import Outlooks
 from cordwood.commands.why.facts import (
     Cause,
     CauseKind,
+    Month,
     PartitionFacts,
     PlannedPartition,
     Planner,
+    RetentionOutlook,
+    TierOutlook,
+    Way,
     WhyPartition,
     WhyResult,
     cleaner_enabled,
@@ -45,9 +49,20 @@ from cordwood.commands.why.facts import (
     sums,
 )
 from cordwood.commands.why.reasons import why_partition
+from cordwood.commands.why.tiered import waits_for_copies
 from cordwood.common.config import ConfigValue
 from cordwood.common.errors import DataError, NotFoundError
-from cordwood.common.text import Column, bytes_text, html_table, names_text, number, printable, register, table
+from cordwood.common.text import (
+    Column,
+    bytes_text,
+    html_table,
+    names_text,
+    number,
+    printable,
+    register,
+    table,
+    time_text,
+)
 from cordwood.common.threads import in_portions
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import FileInfo, Store
@@ -164,8 +179,10 @@ def _portions(
 
 
 def _could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
-    """Sort key: the partition with the most removable data first."""
-    return -partition.could_lose_disk_bytes, -partition.could_lose_bytes, -partition.usage.total_bytes
+    """Sort key: the partition with the most removable data first, on its disk and in its tier."""
+    remote = 0 if partition.tier is None else partition.tier.could_lose_bytes
+    on_disk, size = partition.could_lose_disk_bytes, partition.could_lose_bytes
+    return -(on_disk + remote), -(size + remote), -partition.usage.total_bytes
 
 
 def _listed(fs: Store, place: LocatedPartition) -> Sequence[FileInfo] | None:
@@ -223,6 +240,7 @@ class _Look:
         planned = read.planned
         log, compaction = planned.log, planned.plan.compaction
         held = compaction is not None and compaction.range.bound is Bound.LAST_STABLE_OFFSET
+        held = held or waits_for_copies(read.facts)
         try:
             facts = replace(
                 read.facts,
@@ -231,7 +249,7 @@ class _Look:
             )
         except (FileNotFoundError, NotFoundError):
             return None  # a running broker deleted it
-        return why_partition(facts)
+        return _priced(why_partition(facts), self.options.prices)
 
     def _keys(self, planned: PlannedPartition, log: LogView) -> KeyCounts | None:
         if not self.options.keys or planned.plan.decision is Decision.REFUSE:
@@ -248,6 +266,15 @@ class _Look:
         if counts is not None and counts.source is not CountSource.INDEX:
             self._read_bytes += counts.read_bytes
         return counts
+
+
+def _priced(partition: WhyPartition, prices: Prices | None) -> WhyPartition:
+    """Return a partition with the price of its tier; unchanged without a tier or prices."""
+    if partition.tier is None or prices is None:
+        return partition
+    month = partition.tier.month
+    price = prices.of(storage_bytes=month.storage_bytes, puts=month.puts, deletes=month.deletes)
+    return replace(partition, tier=replace(partition.tier, month=replace(month, price=price)))
 
 
 # ---- the result as text, HTML and JSON -------------------------------------------------------------------------------
@@ -279,6 +306,9 @@ def _partition_lines(partition: WhyPartition) -> Iterator[str]:
     cause = partition.cause
     size, lost = bytes_text(partition.usage.total_bytes), partition.could_lose_disk_bytes
     could = _could_go(lost, partition.is_estimate) if lost else "nothing could go"
+    if (tier := partition.tier) is not None:
+        there = f"up to {bytes_text(tier.could_lose_bytes)}" if tier.could_lose_bytes else "nothing"
+        could += f"; {bytes_text(tier.size_bytes)} in its tier, {there} could go there"
     yield printable(f"{partition.name}: {size} on disk, {could}: {cause.what}")
     for evidence in cause.evidence:
         yield _line("because", str(evidence))
@@ -286,11 +316,41 @@ def _partition_lines(partition: WhyPartition) -> Iterator[str]:
         yield _line("keys", keys_text(partition.keys))
     if cause.next_step:
         yield _line("do", cause.next_step)
+    if partition.tier is not None:
+        yield from (_line(label, text) for label, text in tier_texts(partition.tier))
     yield _line("broker", partition.broker)
     yield _line("offline", partition.offline)
     for other in partition.causes[1:]:
-        held = f"{_most(other.disk_bytes_max, other.is_estimate)}: " if other.bytes_max else ""
+        size_bytes = other.bytes_max if other.way is Way.TIER else other.disk_bytes_max
+        held = f"{_most(size_bytes, other.is_estimate)}: " if other.bytes_max else ""
         yield _line("also", held + other.what + (f"; {other.next_step}" if other.next_step else ""))
+
+
+def tier_texts(tier: TierOutlook) -> Sequence[tuple[str, str]]:
+    """Describe a partition's part in a tier, as labels and sentences."""
+    return [
+        ("tier", _outlook(tier.remote_retention)),
+        ("disk", _outlook(tier.local_retention)),
+        ("copies", tier.copies),
+        ("a month", _month(tier.month)),
+    ]
+
+
+def _outlook(outlook: RetentionOutlook) -> str:
+    if not outlook.segments:
+        return f"deletes nothing: {outlook.stays}"
+    deleted = f"{number(outlook.segments, 'segment')}, {bytes_text(outlook.size_bytes)} ({', '.join(outlook.rules)})"
+    return f"deletes {deleted}; then {outlook.stays}"
+
+
+def _month(month: Month) -> str:
+    price = "" if month.price is None else f"about {month.price:.4g}, without reads: "
+    requests = ""
+    if month.puts or month.deletes:
+        requests = f", about {number(month.puts, 'put')} and {number(month.deletes, 'delete')}"
+    since = "in the last 30 days" if month.since_ms is None else f"since {time_text(month.since_ms)[:10]}"
+    copied = f"{number(month.copies, 'attempt')} to copy, {bytes_text(month.copied_bytes)}"
+    return f"{price}{bytes_text(month.storage_bytes)} stored; {since}: {copied}{requests}"
 
 
 def _most(size_bytes: int, is_estimate: bool) -> str:
@@ -303,7 +363,13 @@ def _could_go(size_bytes: int, is_estimate: bool) -> str:
 
 def _total(result: WhyResult) -> str:
     total, lost = sums(result.partitions)
-    return f"{bytes_text(total)} on disk, {_could_go(lost, any(one.is_estimate for one in result.partitions))}"
+    text = f"{bytes_text(total)} on disk, {_could_go(lost, any(one.is_estimate for one in result.partitions))}"
+    tiers = [one.tier for one in result.partitions if one.tier is not None]
+    if tiers:
+        size, could = sum(one.size_bytes for one in tiers), _could_lose_there(tiers)
+        text += f"; {bytes_text(size)} in the tier, {_could_go(could, False)} there"
+    prices = [one.month.price for one in tiers if one.month.price is not None]
+    return f"{text}; a month of the tier is about {sum(prices):.4g}, without reads" if prices else text
 
 
 def _line(label: str, text: str) -> str:
@@ -328,21 +394,31 @@ def keys_text(keys: KeyCounts) -> str:
 
 def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
     """Build a row for each kind of main cause, sorted by the data that it holds back."""
-    figures = [Column(title, right=True) for title in ("PARTITIONS", "ON DISK", "COULD GO")]
+    has_tier = any(one.tier is not None for one in result.partitions)
+    titles = ("PARTITIONS", "ON DISK", "COULD GO", *(("IN TIER", "COULD GO THERE") if has_tier else ()))
     by_kind: dict[CauseKind, list[WhyPartition]] = {}
     for partition in result.partitions:
         by_kind.setdefault(partition.cause.kind, []).append(partition)
     ranked = sorted(((kind, some, sums(some)) for kind, some in by_kind.items()), key=lambda row: -row[2][1])
-    rows = [
-        [kind, f"{len(some):,}", bytes_text(total), _most(lost, any(one.is_estimate for one in some))]
-        for kind, some, (total, lost) in ranked
-    ]
-    return [Column("MAIN CAUSE"), *figures], rows
+    rows = []
+    for kind, some, (total, lost) in ranked:
+        figures = [bytes_text(total), _most(lost, any(one.is_estimate for one in some))]
+        if has_tier:
+            tiers = [one.tier for one in some if one.tier is not None]
+            figures += [bytes_text(sum(one.size_bytes for one in tiers)), bytes_text(_could_lose_there(tiers))]
+        rows.append([kind, f"{len(some):,}", *figures])
+    return [Column("MAIN CAUSE"), *(Column(title, right=True) for title in titles)], rows
+
+
+def _could_lose_there(tiers: Sequence[TierOutlook]) -> int:
+    return sum(one.could_lose_bytes for one in tiers)
 
 
 def _document(result: WhyResult) -> dict[str, Any]:
     # null means unknown
     total, lost = sums(result.partitions)
+    tiers = [one.tier for one in result.partitions if one.tier is not None]
+    prices = [one.month.price for one in tiers if one.month.price is not None]
     return {
         "now_ms": result.now_ms,
         "partitions": [_partition(one) for one in result.partitions],
@@ -353,6 +429,9 @@ def _document(result: WhyResult) -> dict[str, Any]:
             "could_lose_bytes": could_lose(result.partitions, on_disk=False),
             "could_lose_disk_bytes": lost,
             "estimates": _estimates(_LOST, any(one.is_estimate for one in result.partitions)),
+            "tier_bytes": sum(one.size_bytes for one in tiers),
+            "could_lose_tier_bytes": _could_lose_there(tiers),
+            "tier_month_price": sum(prices) if prices else None,
         },
     }
 
@@ -380,6 +459,7 @@ def _partition(partition: WhyPartition) -> dict[str, Any]:
         "broker": partition.broker,
         "offline": partition.offline,
         "keys": None if keys is None else _keys(keys),
+        "tier": None if partition.tier is None else asdict(partition.tier),
         "notes": list(partition.notes),
     }
 

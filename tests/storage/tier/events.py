@@ -2,6 +2,7 @@
 
     A[90..150] {0:90, 2:120}       the copy of a segment begins; without epochs: {0: its start}
     A[90..150] aborted             the same, with a transaction index
+    A[90..150] 30 bytes at 5       the same, with its size and largest timestamp
     A=1                            an update to this state
 
 and questions about the log after them, with their answers; `-` is none:
@@ -27,7 +28,7 @@ from cordwood.storage.tier.segments import Event, RemoteSegment, SegmentEvent, U
 from tests.storage.messages import internal_record
 
 TOPIC = {"name": "t", "id": encode_id(uuid.UUID(int=1)), "partition": 0}
-_ADD = re.compile(r"(\w+)\[(\d+)\.\.(\d+)\]\s*(\{.*\})?\s*(aborted)?")
+_ADD = re.compile(r"(\w+)\[(\d+)\.\.(\d+)\]\s*(\{.*\})?\s*(aborted)?\s*(?:(\d+) bytes)?\s*(?:at (\d+))?")
 _EPOCH = re.compile(r"(\d+):(\d+)")
 _QUESTION = re.compile(r"(\w+)\(([\d,]+)\)=(\S+)")
 
@@ -85,9 +86,10 @@ def update_record(name: str, state: int, **fields: Any) -> bytes:
 def event_of(text: str) -> SegmentEvent | UpdateEvent:
     """One event, decoded from its record."""
     if match := _ADD.fullmatch(text.strip()):
-        name, start, end, lineage, aborted = match.groups()
+        name, start, end, lineage, aborted, size, time = match.groups()
+        fields = {"segment_size_in_bytes": int(size or 0), "max_timestamp_ms": int(time or 0)}
         record = segment_record(
-            name, int(start), int(end), lineage or f"{{0:{start}}}", txn_index_empty=aborted is None
+            name, int(start), int(end), lineage or f"{{0:{start}}}", txn_index_empty=aborted is None, **fields
         )
     else:
         name, state = text.strip().split("=")

@@ -3,67 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cordwood
 from cordwood.storage.check import CheckResult, Kind, Severity
 from tests.fixtures import TIERED, copy_of, fixture
-from tests.logs import append
-from tests.storage.tier.events import metadata_partition, segment_id, segment_record, update_record
+from tests.storage.tier.planted import OTHER, Planted, copied, updated
 
 pytestmark = pytest.mark.more
 
-OTHER = segment_id("other")
 START = "log-start-offset-checkpoint"
-
-
-class Planted:
-    """A copy of the fixture local-tiered.
-
-    Attributes:
-        logs: its log directory.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.logs = copy_of(fixture("local-tiered"), root) / "kafka-logs"
-        self.tier = root / "kafka-tiered-storage"
-
-    def folder(self, partition: str) -> Path:
-        (found,) = self.tier.glob(f"{partition}-*")
-        return found
-
-    def object(self, partition: str, start: int, ending: str) -> Path:
-        (found,) = self.folder(partition).glob(f"{start:020}-*{ending}")
-        return found
-
-    def events(self, partition: str, *records: Callable[..., bytes] | bytes) -> Path:
-        """Append records of the metadata topic about a partition; return the metadata partition."""
-        topic_id = self.folder(partition).name[-22:]
-        topic, number = partition.rsplit("-", 1)
-        log = self.logs / f"__remote_log_metadata-{metadata_partition(topic_id, int(number), 3)}"
-        identity = {"topic_id_partition": {"name": topic, "id": topic_id, "partition": int(number)}}
-        for record in records:
-            append(log, (None, record if isinstance(record, bytes) else record(identity)))
-        return log
-
-    def check(self) -> CheckResult:
-        return cordwood.check(self.logs, tier=self.tier)
-
-
-def copied(partition_id: str, start: int, end: int, **fields: Any) -> Callable[[dict[str, Any]], bytes]:
-    """The record with which the copy of a segment begins."""
-    return lambda identity: segment_record(
-        "", start, end, f"{{0:{start}}}", remote_log_segment_id={**identity, "id": partition_id}, **fields
-    )
-
-
-def updated(partition_id: str, state: int, time_ms: int = 0) -> Callable[[dict[str, Any]], bytes]:
-    identity = {"remote_log_segment_state": state, "event_timestamp_ms": time_ms}
-    return lambda one: update_record("", state, **identity, remote_log_segment_id={**one, "id": partition_id})
 
 
 def found(result: CheckResult, kind: Kind) -> list[tuple[str, int | None, Severity, str]]:

@@ -289,6 +289,7 @@ def test_custom_metadata_names_the_objects_of_a_segment(aiven: AivenLayout) -> N
     for facts_of in remote(AIVEN).values():
         found = decode_custom_metadata(bytes.fromhex(facts_of["custom_metadata_hex"]))
         assert (found.prefix, found.key) == ("kafka/", facts_of["custom_metadata"]["object_key"])
+        assert found.stored_bytes == facts_of["custom_metadata"]["remote_size"]
     for wrong in (b"", b"\1", b"\1\1\7", b"\1\1\1\5", b"\0\0", b"\1\1\2\2\xff"):
         with pytest.raises(CorruptMessageError):
             decode_custom_metadata(wrong)

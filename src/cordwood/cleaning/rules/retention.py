@@ -131,6 +131,33 @@ def plan_retention(
     return tuple(taken)
 
 
+def plan_local_retention(
+    segments: Sequence[SegmentFacts],
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    copied_offset: int,
+    limits: Mapping[str, int],
+    now_ms: int,
+) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    """Choose the segments that retention deletes from the disk of a tiered log; otherwise like `plan_retention`.
+
+    Beyond a limit, a segment goes only once it is copied; below the log start offset, it goes anyway.
+
+    Args:
+        segments: those on the disk.
+        copied_offset: the last offset that is in the tier.
+        limits: `local.retention.ms` and `local.retention.bytes`, by the names of the rules.
+
+    Source: Kafka UnifiedLog.isSegmentEligibleForDeletion.
+    """
+    below = plan_retention(segments, log_start_offset, log_end_offset, high_watermark, {}, now_ms)
+    gone = {base for _, bases, _ in below for base in bases}
+    left = [one for one in segments if one.base_offset not in gone]
+    mark = min(high_watermark, copied_offset + 1)
+    return (*below, *plan_retention(left, log_start_offset, log_end_offset, mark, limits, now_ms))
+
+
 def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int]]) -> tuple[SegmentFacts, ...]:
     """Return the segments with each group merged into one, as a clean leaves them if it drops no record.
 

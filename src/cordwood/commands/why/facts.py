@@ -9,10 +9,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cordwood.cleaning.engine.facts import first_timestamp, old_bytes
-from cordwood.cleaning.rules.plan import Decision, LogFacts, PartitionPlan, Reason, config_reason
+from cordwood.cleaning.rules.plan import Decision, LogFacts, PartitionPlan, Reason, SegmentFacts, config_reason
 from cordwood.cleaning.rules.selection import Obstacle, ObstacleKind
 from cordwood.commands.opening import broker_config
-from cordwood.common.config import ConfigValue, TopicConfig
+from cordwood.common.config import ConfigValue, SourceKind, TopicConfig
+from cordwood.common.errors import CorruptMessageError
 from cordwood.common.text import Presentable
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.filenames import (
@@ -27,6 +28,10 @@ from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.disk_usage import DiskUsage, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.transactions import OpenTransaction
+from cordwood.storage.tier.aiven import AivenLayout, decode_custom_metadata
+from cordwood.storage.tier.remote_log import RemoteLog
+from cordwood.storage.tier.segments import RemoteSegment
+from cordwood.storage.tier.store import RemotePart, TierStore
 
 if TYPE_CHECKING:
     # A plan shows causes, too, and counts no keys.
@@ -48,7 +53,19 @@ class CauseKind(StrEnum):
     OFFLINE = "directory offline"
     WRONG_CONFIG = ObstacleKind.WRONG_CONFIG.value
     UNKNOWN_POLICY = ObstacleKind.UNKNOWN_POLICY.value
+    NO_TIER = "broker without its tier"
     TIERED = ObstacleKind.TIERED.value
+    # A tiered topic.
+    LOG_START = "log start without an epoch"
+    EMPTIED = "a deletion that empties the log"
+    COPIES_FAIL = "copies fail"
+    DELETION_FAILS = "deletion in the tier fails"
+    NOT_COPIED = "not copied"
+    REMOTE_DUE = "remote retention due"
+    UNFINISHED_COPY = "unfinished copies"
+    REPLACED_COPY = "replaced copies"
+    ABANDONED_BRANCH = "abandoned branch"
+    LOCAL_COPIES = "local copies"
     # The policy does not fit the records.
     NULL_KEYS = "records without a key"
     UNIQUE_KEYS = "keys that never repeat"
@@ -99,6 +116,7 @@ class Way(StrEnum):
     FILES = "files"
     COMPACTION = "compaction"
     RETENTION = "retention"
+    TIER = "tier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +141,8 @@ class Cause:
 
     Attributes:
         what: the cause in words.
-        bytes_max: upper bound of the bytes that the cause holds back: sizes of logs, blocks of other files.
+        bytes_max: upper bound of the bytes that the cause holds back: sizes of logs, blocks of other files. In the
+            tier: sizes of logs before compression and encryption by the tier, without indexes.
         disk_bytes_max: the same in blocks, including the indexes, as `du` counts them.
         next_step: action that a person can take.
         by_itself: when this changes without any action; empty if no such time is known.
@@ -167,6 +186,22 @@ class CleanerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TierFacts:
+    """The remote part of a tiered partition.
+
+    Attributes:
+        stored_bytes: size of its objects, indexes included, as far as the brokers' metadata has it; else of its logs.
+        is_stored_known: whether `stored_bytes` is the size of all objects.
+        has_requests: whether the tier is an object store, or a copy of one.
+    """
+
+    part: RemotePart
+    stored_bytes: int = 0
+    is_stored_known: bool = False
+    has_requests: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """All inputs from which causes are derived.
 
@@ -179,6 +214,8 @@ class PartitionFacts:
         keys: key statistics; None if keys were not counted.
         old_bytes: bytes of records older than `retention.ms`, by base offset of their segment. Only for two segments:
             the first with a younger record, which makes retention wait, and the active one.
+        tier: the remote part of a tiered partition; None if its topic is not tiered, or no tier is given.
+        tier_system: `remote.log.storage.system.enable` of its broker; None if it is unknown, or the topic not tiered.
     """
 
     plan: PartitionPlan
@@ -192,6 +229,17 @@ class PartitionFacts:
     transaction: OpenTransaction | None = None
     keys: KeyCounts | None = None
     old_bytes: Mapping[int, int] = field(default_factory=dict)
+    tier: TierFacts | None = None
+    tier_system: ConfigValue | None = None
+
+    @property
+    def local_segments(self) -> Sequence[SegmentFacts]:
+        """The segments on the disk, by base offset: of a log without a tier all; the last is active."""
+        if self.log is None:
+            return ()
+        if self.tier is None:
+            return self.log.segments
+        return [one for one in self.log.segments if one.base_offset >= self.tier.part.local_start]
 
     def of_config(self, name: str) -> Evidence:
         """Return one of the topic's configs and its source as evidence."""
@@ -214,6 +262,64 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionOutlook:
+    """The next round of retention, in the tier or on the disk.
+
+    Attributes:
+        segments, size_bytes: the segments that it deletes.
+        rules: the limits that they exceed.
+        stops_at: start offset of the first segment that stays; None without one.
+        stays: the reason why that segment stays, and its end.
+    """
+
+    segments: int
+    size_bytes: int
+    rules: tuple[str, ...]
+    stops_at: int | None
+    stays: str
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """The use of a tier in a month, and its price: storage as it is now, requests as in the last 30 days.
+
+    Attributes:
+        since_ms: the time from which on requests are known, if that is less than 30 days ago; else None.
+        puts, deletes: estimates from the copies and deletions that began: three objects each, and parts of 25 MiB.
+        price: at the given prices; None without any.
+    """
+
+    storage_bytes: int
+    copies: int
+    copied_bytes: int
+    puts: int
+    deletes: int
+    since_ms: int | None
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierOutlook:
+    """The part of a partition that is in a tier.
+
+    Attributes:
+        segments, size_bytes: segments whose copies were finished, and their logs.
+        unfinished_bytes: logs of copies and deletions that did not end; their objects may be there, whole or in part.
+        could_lose_bytes: upper bound of the bytes that could be freed in the tier.
+        copies: the state of copying, in words.
+    """
+
+    segments: int
+    size_bytes: int
+    unfinished_bytes: int
+    could_lose_bytes: int
+    remote_retention: RetentionOutlook
+    local_retention: RetentionOutlook
+    copies: str
+    month: Month
+
+
+@dataclass(frozen=True, slots=True)
 class WhyPartition:
     """Why a partition is as large as it is.
 
@@ -226,6 +332,7 @@ class WhyPartition:
         broker: what a broker will do with it, and when.
         offline: what a clean without a broker could do now.
         keys: key statistics; None if keys were not counted.
+        tier: its part in a tier; None if its topic is not tiered, or no tier is given.
     """
 
     path: str
@@ -238,6 +345,7 @@ class WhyPartition:
     offline: str
     keys: KeyCounts | None = None
     notes: tuple[str, ...] = ()
+    tier: TierOutlook | None = None
 
     @property
     def name(self) -> str:
@@ -335,6 +443,8 @@ def collect_facts(
     """
     log, facts = planned.log, planned.facts
     config = None if facts is None or place.topic is None else node.config_of(place.topic)
+    is_tiered = planned.obstacle is not None and planned.obstacle.kind is ObstacleKind.TIERED
+    is_tiered = is_tiered or (config is not None and config.flag("remote.storage.enable"))
     return PartitionFacts(
         plan=planned.plan,
         usage=DiskUsage() if log is None else usage_of(node.fs, log),
@@ -344,8 +454,41 @@ def collect_facts(
         log=facts,
         config=config,
         active_first_ms=NONE if log is None or facts is None else _first_timestamp(log),
-        old_bytes={} if log is None or facts is None or config is None else _old_bytes(log, facts, config, now_ms),
+        old_bytes=(
+            {}
+            if log is None or facts is None or config is None or is_tiered
+            else _old_bytes(log, facts, config, now_ms)
+        ),
+        tier=None if facts is None or not is_tiered else _tier(node, place, facts),
+        tier_system=_tier_system(node) if is_tiered else None,
     )
+
+
+def _tier(node: Node, place: LocatedPartition, facts: LogFacts) -> TierFacts | None:
+    if not isinstance(node.fs, TierStore):
+        return None
+    part = node.fs.remote_part(place.path)
+    if part is None:  # nothing was copied yet
+        return TierFacts(RemotePart(RemoteLog(), (), (), facts.log_start_offset, facts.segments[0].base_offset))
+    in_store = isinstance(node.fs.layout, AivenLayout)
+    sizes = [_stored_bytes(one) if in_store else None for one in part.copied]
+    stored = sum(one.size_bytes if size is None else size for one, size in zip(part.copied, sizes, strict=True))
+    return TierFacts(part, stored, None not in sizes, in_store)
+
+
+def _stored_bytes(segment: RemoteSegment) -> int | None:
+    try:
+        return decode_custom_metadata(segment.custom_metadata).stored_bytes if segment.custom_metadata else None
+    except CorruptMessageError:
+        return None
+
+
+def _tier_system(node: Node) -> ConfigValue | None:
+    """Return whether a broker uses its tier; None if no server.properties is known."""
+    name = "remote.log.storage.system.enable"
+    if not any(layer.source.kind is SourceKind.SERVER_PROPERTIES for layer in node.broker_layers()):
+        return None
+    return broker_config(node, [name])[name]
 
 
 def _old_bytes(log: LogView, facts: LogFacts, config: TopicConfig, now_ms: int) -> Mapping[int, int]:

@@ -9,9 +9,10 @@ A log can lose bytes in three ways (right column), and each part of the log wait
 
 Each cause has an upper bound of the bytes that it holds back. The bounds of one way add up, to at most the log. Both
 compaction and retention remove parts of the log, so a partition can lose at most its files plus the larger sum of these
-two, and no more than its size on disk. The first cause is the largest, with two exceptions: partitions that are never
-cleaned or cannot be read, and policies that do not fit the topic's use, outrank all others; and if nothing could free a
-tenth of the disk space, the cause is the live data.
+two, and no more than its size on disk. Bytes in a tier are counted apart; `tiered` has the causes of tiered logs. The
+first cause is the largest, with two exceptions: partitions that are never cleaned or cannot be read, policies that do
+not fit the topic's use, and traps of tiered topics outrank all others; and if nothing could free a tenth of the space,
+the cause is the live data.
 
 `selection` and `retention` decide on cleans and deletions; this module makes causes from their plans and reasons.
 """
@@ -26,12 +27,19 @@ from cordwood.cleaning.rules.plan import Bound, Compaction, Decision, LogFacts, 
 from cordwood.cleaning.rules.retention import plan_retention
 from cordwood.cleaning.rules.selection import segments_between
 from cordwood.commands.why.facts import Cause, CauseKind, CleanerFacts, Evidence, PartitionFacts, Way, WhyPartition
+from cordwood.commands.why.tiered import (
+    broker_will_delete,
+    kept_by_retention,
+    remote_bytes,
+    tier_outlook,
+    tiered_causes,
+)
+from cordwood.commands.why.transaction import transaction_cause
 from cordwood.common.config import TopicConfig
 from cordwood.common.text import bytes_text, duration_text, names_text, number
 from cordwood.kernels.layout import HEADER_BYTES
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, Temporary
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA, SHARE_GROUP_STATE
-from cordwood.storage.node.transactions import OpenTransaction, Outlook
 
 if TYPE_CHECKING:
     from cordwood.storage.index.key_sample import KeyCounts
@@ -59,7 +67,9 @@ _BLOCK_BYTES = 4096
 def causes_of(facts: PartitionFacts) -> tuple[Cause, ...]:
     """Return the causes of a partition's size, the main cause first; at least one."""
     found = [cause for rule in _RULES for cause in rule(facts)]
-    found = [_on_disk(facts, cause) for cause in found if cause.bytes_max > 0 or cause.kind in _ALWAYS]
+    found = [
+        _on_disk(facts, cause) for cause in found if cause.bytes_max > 0 or cause.kind in _ALWAYS or facts.log is None
+    ]
     if all(cause.kind is CauseKind.DELETING for cause in found) or _is_little(facts, found):
         found.append(_kept(facts))
     order = list(CauseKind)
@@ -81,19 +91,20 @@ def _is_little(facts: PartitionFacts, causes: Sequence[Cause]) -> bool:
     if any(cause.kind in _FIRST for cause in causes):
         return False
     files = sum(cause.bytes_max for cause in causes if cause.way is Way.FILES)
-    size = files + (0 if facts.log is None else _sum(facts.log.segments))
-    return could_lose(facts, causes) < _LITTLE * size
+    remote = sum(cause.bytes_max for cause in causes if cause.way is Way.TIER)
+    size = files + _sum(facts.local_segments) + remote_bytes(facts)
+    return could_lose(facts, causes) + remote < _LITTLE * size
 
 
 def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
     """Return an upper bound of the bytes that a partition could lose, as sizes of logs."""
-    log_bytes = 0 if facts.log is None else _sum(facts.log.segments)
+    log_bytes = _sum(facts.local_segments)
     return _most(facts, log_bytes, {way: sum(one.bytes_max for one in causes if one.way is way) for way in Way})
 
 
 def could_lose_on_disk(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
     """Return an upper bound of the bytes that a partition could lose, in blocks, including indexes."""
-    log_bytes = 0 if facts.log is None else _log_blocks(facts.log)
+    log_bytes = _log_blocks(facts.local_segments)
     return _most(facts, log_bytes, {way: sum(one.disk_bytes_max for one in causes if one.way is way) for way in Way})
 
 
@@ -104,10 +115,12 @@ def _most(facts: PartitionFacts, log_bytes: int, by_way: Mapping[Way, int]) -> i
     return min(facts.usage.total_bytes, by_way[Way.FILES] + max(of_compaction, of_retention))
 
 
-def _log_blocks(log: LogFacts) -> int:
+def _log_blocks(segments: Sequence[SegmentFacts]) -> int:
     """Return the blocks of all segments, without the active one's indexes, which are mostly preallocated."""
-    active = log.segments[-1]
-    closed = sum(one.disk_bytes for one in log.segments[:-1])
+    if not segments:
+        return 0
+    active = segments[-1]
+    closed = sum(one.disk_bytes for one in segments[:-1])
     return closed + min(active.disk_bytes, -(-active.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
 
 
@@ -116,8 +129,8 @@ def _on_disk(facts: PartitionFacts, cause: Cause) -> Cause:
     if cause.disk_bytes_max >= 0:
         return cause
     size = cause.bytes_max
-    if cause.way is not Way.FILES and facts.log is not None and (log_bytes := _sum(facts.log.segments)):
-        size = round(size * _log_blocks(facts.log) / log_bytes)
+    if cause.way is not Way.FILES and (log_bytes := _sum(facts.local_segments)):
+        size = round(size * _log_blocks(facts.local_segments) / log_bytes)
     return replace(cause, disk_bytes_max=size)
 
 
@@ -148,7 +161,11 @@ _NEVER: Mapping[CauseKind, tuple[str, bool]] = {
     CauseKind.OFFLINE: ("repair or remove the file; cordwood check shows what is wrong", False),
     CauseKind.WRONG_CONFIG: ("correct the config: Kafka would refuse it, too", False),
     CauseKind.UNKNOWN_POLICY: ("give --metadata, --server-properties or --config cleanup.policy=…", False),
-    CauseKind.TIERED: ("local.retention.ms and local.retention.bytes say how much stays on this disk", False),
+    CauseKind.TIERED: (
+        "local.retention.ms and local.retention.bytes say how much stays on this disk; with --tier, why shows what "
+        "retention deletes there and here",
+        False,
+    ),
 }
 
 
@@ -352,56 +369,11 @@ def _bound(facts: PartitionFacts) -> Iterator[Cause]:
         yield replace(lag, by_itself=compaction.bound_reason.until)
 
 
-_OF_OUTLOOK = {
-    Outlook.HANGING: (CauseKind.HANGING_TRANSACTION, "hangs, so that no coordinator will ever end it"),
-    Outlook.LONG: (CauseKind.LONG_TRANSACTION, "is open for longer than its timeout"),
-    Outlook.OPEN: (CauseKind.OPEN_TRANSACTION, "is open"),
-    Outlook.ENDING: (CauseKind.OPEN_TRANSACTION, "is decided, and its marker is still to be written"),
-    Outlook.UNKNOWN: (CauseKind.UNKNOWN_TRANSACTION, "is open, and its coordinator's log is not all here"),
-}
-_OUTLOOK_STEPS = {
-    CauseKind.HANGING_TRANSACTION: "abort it: kafka-transactions.sh abort {} --start-offset {}; or, with the broker "
-    "stopped, cordwood abort-transaction DIR… {} --producer {}",
-    CauseKind.LONG_TRANSACTION: "look at its coordinator, which should have aborted it",
-    CauseKind.UNKNOWN_TRANSACTION: "cordwood transactions, with the directories of __transaction_state",
-    CauseKind.OPEN_TRANSACTION: "wait for its end",
-}
-
-
 def _transaction(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
     assert facts.log is not None, "it has a bound"
-    first, found = facts.log.open_transactions[0], facts.transaction
-    outlook = Outlook.UNKNOWN if found is None else _outlook(facts, found)
-    kind, what = _OF_OUTLOOK[outlook]
-    what = "is open" if found is None else what
-    whose = f"producer {first.producer_id}"
-    evidence = [
-        Evidence(f"open since offset {first.first_offset}", facts.plan.path),
-        Evidence.of(compaction.bound_reason),
-    ]
-    until, step = "", _OUTLOOK_STEPS[kind]
-    if found is not None and found.known is not None:
-        whose = f"{found.known.transactional_id} (producer {first.producer_id})"
-        timeout = duration_text(found.known.timeout_ms)
-        evidence.append(
-            Evidence(f"state {found.known.state}, timeout {timeout}", f"__transaction_state-{found.known.coordinator}")
-        )
-        if outlook is Outlook.OPEN and found.start_timestamp_ms is not None:
-            step += f"; a producer that starts as {found.known.transactional_id} aborts it (initTransactions)"
-            until = f"its coordinator aborts it at {utc(found.start_timestamp_ms + found.known.timeout_ms)}"
-    since = ""
-    if found is not None and found.start_timestamp_ms is not None:
-        since = f" since {utc(found.start_timestamp_ms)}"
-    text = f"a transaction of {whose} {what}{since}: nothing from offset {facts.log.last_stable_offset} on is cleaned"
-    if kind is CauseKind.HANGING_TRANSACTION and (name := facts.plan.topic_partition) is not None:
-        where = f"--topic {name.topic} --partition {name.partition}"
-        step = step.format(where, first.first_offset, where, first.producer_id)
-    return Cause(kind, text, size, step, until, tuple(evidence))
-
-
-def _outlook(facts: PartitionFacts, found: OpenTransaction) -> Outlook:
-    here = [one.outlook for one in found.logs if one.partition == facts.plan.topic_partition]
-    return here[0] if here else found.outlook
+    first, reason = facts.log.open_transactions[0], Evidence.of(compaction.bound_reason)
+    effect = f"nothing from offset {facts.log.last_stable_offset} on is cleaned"
+    return transaction_cause(facts, first.producer_id, first.first_offset, effect, size, reason)
 
 
 def _active(facts: PartitionFacts) -> Iterator[Cause]:
@@ -487,7 +459,7 @@ _LIMITS = ("retention.ms", "retention.bytes")
 def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     """Yield records that a broker's retention deletes or would delete, by explicit limits or Kafka's defaults."""
     log, config = facts.log, facts.config
-    if log is None or config is None or facts.kind is not None:
+    if log is None or config is None or facts.kind is not None or facts.tier is not None:
         return
     size = _sum(log.segments)
     if not config.policy:
@@ -785,7 +757,7 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
 
 def _indexes(facts: PartitionFacts) -> Cause:
     """Explain indexes that are larger than their log: preallocated zeros that take blocks, or too many segments."""
-    segments = () if facts.log is None else facts.log.segments
+    segments = facts.local_segments
     in_use = sum((one.size_bytes // HEADER_BYTES + 1) * _ENTRY_BYTES + 2 * _BLOCK_BYTES for one in segments)
     padding, size = facts.usage.indexes - in_use, bytes_text(facts.usage.indexes)
     if not segments or padding < facts.usage.indexes // 2:
@@ -807,6 +779,8 @@ def _kept(facts: PartitionFacts) -> Cause:
     """Make the cause of live data: the newest records of keys, or records younger than their retention."""
     log, config, keys = facts.log, facts.config, facts.keys
     size = 0 if log is None else _sum(log.segments)
+    if facts.tier is not None and config is not None and config.delete:
+        return kept_by_retention(facts)
     if not size or log is None or config is None:
         what = "it holds next to nothing" if facts.kind is None else "it has to be kept"
         return Cause(CauseKind.EMPTY, what, 0)
@@ -849,7 +823,14 @@ def _sum(segments: Sequence[SegmentFacts]) -> int:
 
 
 #: Causes that are listed even if they are not known to hold back any bytes.
-_ALWAYS = {*_NEVER, CauseKind.UNREADABLE, CauseKind.EMPTY}
+_ALWAYS = {
+    *_NEVER,
+    CauseKind.UNREADABLE,
+    CauseKind.EMPTY,
+    CauseKind.NO_TIER,
+    CauseKind.LOG_START,
+    CauseKind.EMPTIED,
+}
 #: Causes that explain live data; they lead if nothing else matters. The next set leads at any number of bytes.
 _KEPT = {CauseKind.LIVE_DATA, CauseKind.WITHIN_RETENTION, CauseKind.EMPTY}
 _FIRST = {*_ALWAYS, CauseKind.NULL_KEYS, CauseKind.UNIQUE_KEYS} - {CauseKind.EMPTY}
@@ -857,6 +838,7 @@ _FIRST = {*_ALWAYS, CauseKind.NULL_KEYS, CauseKind.UNIQUE_KEYS} - {CauseKind.EMP
 _RULES: Sequence[Callable[[PartitionFacts], Iterator[Cause]]] = (
     _never_cleaned,
     _broken,
+    tiered_causes,
     _policy_misfits,
     _cleaner,
     _bound,
@@ -879,6 +861,8 @@ def broker_will(facts: PartitionFacts, cause: Cause) -> str:
         return "removes it within file.delete.delay.ms" + ("" if cleaner.live else " of its start")
     if not cleaner.enabled.value and plan.compaction is not None:
         return "cleans nothing"
+    if facts.tier is not None and facts.log is not None:
+        return broker_will_delete(facts)
     if plan.decision is Decision.CLEAN:
         if cause.kind in (CauseKind.CLEANER_DEAD, CauseKind.GIVEN_UP):
             return "cleans it after a restart"
@@ -898,6 +882,8 @@ def offline_could(facts: PartitionFacts) -> str:
     also = f"; --retention deletes {bytes_text(deleted)}" if deleted else ""
     if plan.decision is Decision.REFUSE or facts.kind is not None:
         return f"nothing: {plan.reason.what}" if facts.kind is None else "nothing"
+    if facts.tier is not None:
+        return "nothing in place; clean --output makes a copy without the tier"
     if compaction is None or not compaction.cleanable_bytes:
         hint = f"nothing is cleanable; {plan.hint}" if plan.hint else "nothing is cleanable"
         return f"cordwood clean --retention deletes {bytes_text(deleted)}" if deleted else hint
@@ -922,4 +908,5 @@ def why_partition(facts: PartitionFacts) -> WhyPartition:
         offline_could(facts),
         facts.keys,
         facts.plan.notes,
+        tier_outlook(facts, causes),
     )

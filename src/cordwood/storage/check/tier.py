@@ -15,12 +15,10 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.local import Layout, StoredObjects
-from cordwood.storage.tier.remote_log import RemoteLog, epoch_at, with_records, within_lineage
+from cordwood.storage.tier.remote_log import RemoteLog, epoch_at, first_listed, with_records, within_lineage
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 from cordwood.storage.tier.store import RemotePart, TierStore
 
-#: Copies of one segment that fail before it is a finding; a broker tries again in each round.
-_FAILED_COPIES = 3
 #: Maximum number of segments that one finding names.
 _NAMED = 5
 
@@ -128,7 +126,7 @@ def _add_gap(path: str, part: RemotePart, first: int, end: int, findings: Findin
     if first < begin and first == part.log_start:
         what = f"the log starts at {first:,}, and its leader epochs at {begin:,}"
         # A broker that becomes leader moves the log start to its first segment.
-        listed = _first_listed(part)
+        listed = first_listed(part.log, part.lineage)
         moves = listed is None or listed >= begin
         severity = Severity.RECOVERY if moves else None
         meaning = "the next leader moves the log start to its first segment" if moves else None
@@ -137,17 +135,6 @@ def _add_gap(path: str, part: RemotePart, first: int, end: int, findings: Findin
     if first < end:
         what = f"no segment answers for offsets {first:,} to {end - 1:,}"
         findings.add(Kind.TIER_GAP, path, what, offset=first)
-
-
-def _first_listed(part: RemotePart) -> int | None:
-    """Return the start offset from which a new leader would begin the log; None without a remote segment.
-
-    Source: Kafka RemoteLogManager.findLogStartOffset.
-    """
-    for entry in part.lineage:
-        if listed := part.log.listing(entry.epoch):
-            return listed[0].start_offset
-    return None
 
 
 def _check_branches(path: str, part: RemotePart, answering: set[str], findings: Findings) -> None:
@@ -198,11 +185,10 @@ def _check_attempts(path: str, part: RemotePart, findings: Findings) -> None:
         what = f"{_named(segment)} is being deleted since {time_text(tries.first_ms)}"
         what += f": {number(tries.count, 'attempt')}, the last {time_text(tries.last_ms)}"
         findings.add(Kind.TIER_DELETION, path, what, offset=segment.start_offset)
-    for start, tries in part.log.failed_copies.items():
-        if tries.count >= _FAILED_COPIES and start > part.copied_offset:
-            what = f"{number(tries.count, 'attempt')} to copy the segment at offset {start:,} failed"
-            what += f", the first {time_text(tries.first_ms)}, the last {time_text(tries.last_ms)}"
-            findings.add(Kind.TIER_COPY, path, what, offset=start)
+    for start, tries in part.failing_copies.items():
+        what = f"{number(tries.count, 'attempt')} to copy the segment at offset {start:,} failed"
+        what += f", the first {time_text(tries.first_ms)}, the last {time_text(tries.last_ms)}"
+        findings.add(Kind.TIER_COPY, path, what, offset=start)
 
 
 def _named(segment: RemoteSegment) -> str:

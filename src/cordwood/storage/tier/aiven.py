@@ -120,10 +120,12 @@ class CustomMetadata:
     Attributes:
         prefix: the key prefix when the segment was uploaded.
         key: key of its objects, without prefix and ending.
+        stored_bytes: size of its three objects.
     """
 
     prefix: str | None = None
     key: str | None = None
+    stored_bytes: int | None = None
 
 
 def decode_custom_metadata(data: bytes) -> CustomMetadata:
@@ -144,9 +146,17 @@ def decode_custom_metadata(data: bytes) -> CustomMetadata:
             at += size
         if at != len(data):
             raise ValueError("bytes follow the last field")
-        return CustomMetadata(_compact_string(values.get(1)), _compact_string(values.get(2)))
+        return CustomMetadata(_compact_string(values.get(1)), _compact_string(values.get(2)), _varlong(values.get(0)))
     except (ValueError, IndexError) as error:
         raise CorruptMessageError(f"custom metadata of a remote segment is invalid: {error}") from None
+
+
+def _varlong(value: bytes | None) -> int | None:
+    """Decode a zigzag varint of up to 64 bits; None for other bytes, as nothing depends on it."""
+    if value is None or not 0 < len(value) <= 10 or value[-1] >= 0x80:
+        return None
+    number = sum((byte & 0x7F) << 7 * at for at, byte in enumerate(value))
+    return (number >> 1) ^ -(number & 1)
 
 
 def _compact_string(value: bytes | None) -> str | None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from cordwood.common.config import DAY_MS
 from cordwood.common.errors import CorruptMessageError
 from cordwood.common.types import NONE
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -96,6 +97,19 @@ class Attempts:
         return cls(1, time_ms, time_ms) if before is None else cls(before.count + 1, before.first_ms, time_ms)
 
 
+#: Failed attempts to copy one segment from which on its copies count as failing; a broker tries again in each round.
+FAILED_COPIES = 3
+
+
+@dataclass(slots=True)
+class DayOfCopies:
+    """The work of the brokers on a day: copies that began, the size of their logs, and deletions that began."""
+
+    copies: int = 0
+    copied_bytes: int = 0
+    deletions: int = 0
+
+
 class RemoteLog:
     """The remote segments of one topic partition, after the events that were applied so far.
 
@@ -103,12 +117,14 @@ class RemoteLog:
         segments: by id, in every state but `DELETE_FINISHED`.
         failed_copies: copies that were given up, by start offset; none where a copy succeeded later.
         deletions: attempts to delete each segment in state `DELETE_STARTED`, by id.
+        days: copies and deletions, by day since 1970.
     """
 
     def __init__(self) -> None:
         self.segments: dict[str, RemoteSegment] = {}
         self.failed_copies: dict[int, Attempts] = {}
         self.deletions: dict[str, Attempts] = {}
+        self.days: dict[int, DayOfCopies] = {}
         self._epochs: dict[int, _Epoch] = {}
 
     def apply(self, event: SegmentEvent | UpdateEvent) -> bool:
@@ -129,6 +145,9 @@ class RemoteLog:
             for entry in event.segment.epochs:
                 self._epoch(entry.epoch).unreferenced.add(segment_id)
             self.segments[segment_id] = event.segment
+            day = self._day(event.segment.event_time_ms)
+            day.copies += 1
+            day.copied_bytes += event.segment.size_bytes
             return True
         if known is None:
             return False
@@ -163,9 +182,13 @@ class RemoteLog:
         elif state is CopyState.DELETE_FINISHED:
             self.deletions.pop(known.id, None)
         else:
+            self._day(time_ms).deletions += 1
             self.deletions[known.id] = Attempts.after(self.deletions.get(known.id), time_ms)
             if known.state is CopyState.COPY_STARTED:
                 self.failed_copies[start] = Attempts.after(self.failed_copies.get(start), time_ms)
+
+    def _day(self, time_ms: int) -> DayOfCopies:
+        return self.days.setdefault(time_ms // DAY_MS, DayOfCopies())
 
     def _epoch(self, number: int) -> _Epoch:
         return self._epochs.setdefault(number, _Epoch())
@@ -303,6 +326,14 @@ def within_lineage(segment: RemoteSegment, lineage: Sequence[EpochEntry], log_en
         return False
     epoch_end = known[behind].start_offset if behind < len(known) else log_end
     return segment.end_offset < min(epoch_end, log_end)
+
+
+def first_listed(log: RemoteLog, lineage: Sequence[EpochEntry]) -> int | None:
+    """Return the start offset from which a new leader would begin the log; None without a remote segment.
+
+    Source: Kafka RemoteLogManager.findLogStartOffset.
+    """
+    return next((listed[0].start_offset for entry in lineage if (listed := log.listing(entry.epoch))), None)
 
 
 def epoch_at(entries: Sequence[EpochEntry], offset: int) -> int:

@@ -43,7 +43,7 @@ from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.tier.aiven import AivenLayout, key_prefix
 from cordwood.storage.tier.chunks import read_key
 from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
-from cordwood.storage.tier.remote_log import Answer, RemoteLog, answers, apply_event
+from cordwood.storage.tier.remote_log import FAILED_COPIES, Answer, Attempts, RemoteLog, answers, apply_event
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition, decode_event
 
 #: Topics that a copy must not have: by them a broker would delete remote segments of the original.
@@ -76,7 +76,7 @@ class Tier:
             names = store.names_in(self.root)
         except (FileNotFoundError, NotADirectoryError):
             names = {}
-        if FOLDER in names or posixpath.basename(self.root.rstrip("/")) == FOLDER:
+        if names and (FOLDER in names or posixpath.basename(self.root.rstrip("/")) == FOLDER):
             return LocalLayout(store, self.root)
         root = self.root if names else key_prefix(store, self.root)
         if root is None:
@@ -165,6 +165,13 @@ class RemotePart:
             if (highest := self.log.highest(entry.epoch)) is not None:
                 return min(highest, end - 1)
         return NONE
+
+    @property
+    def failing_copies(self) -> Mapping[int, Attempts]:
+        """The segments whose copies failed again and again and that are still to be copied, by start offset."""
+        tries = self.log.failed_copies
+        copied = self.copied_offset
+        return {start: one for start, one in tries.items() if one.count >= FAILED_COPIES and start > copied}
 
 
 @dataclass(frozen=True, slots=True)

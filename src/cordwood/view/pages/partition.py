@@ -12,7 +12,7 @@ from cordwood.commands import ls as listing_report
 from cordwood.commands import plan as plan_report
 from cordwood.commands.ls import SEGMENT_COLUMNS, policy_text, records_text
 from cordwood.commands.why.facts import Cause
-from cordwood.commands.why_node import keys_text
+from cordwood.commands.why_node import keys_text, tier_texts
 from cordwood.common.text import (
     Column,
     bytes_text,
@@ -161,6 +161,10 @@ def _figures(look: PartitionLook) -> Content:
                 ("Offsets", f"{listing.log_start_offset} to {listing.log_end_offset}"),
                 ("Times", f"{time_text(listing.oldest_ms)} to {time_text(listing.newest_ms)} UTC"),
                 ("Codecs", ", ".join(listing.codecs) or "none"),
+                *(
+                    (label.capitalize(), printable(text))
+                    for label, text in (() if causes is None or causes.tier is None else tier_texts(causes.tier))
+                ),
                 *(("Note", printable(note)) for note in (*listing.notes, *listing.recovery[:_ROWS_MAX])),
                 *(("Not read", printable(what)) for what in listing.unreadable),
                 *(("Estimates", note) for note in (listing_report.sample_note(look.ls), _plan_note(look)) if note),

@@ -1,0 +1,124 @@
+"""Remote retention, as a table of logs: which segments go, and which one stops it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from cordwood.storage.tier.remote_log import RemoteLog
+from cordwood.storage.tier.retention import RemoteLimits, Replica, remote_round, settled
+from tests.storage.tier.events import epochs, remote_log, segment_id
+
+NAMES = {segment_id(name): name for name in "ABCDEFGH"}
+#: Five segments of 30 bytes, with records of the times 10, 20, …
+FIVE = "; ".join(
+    f"{name}[{10 * at}..{10 * at + 9}] {{0:{10 * at}}} 30 bytes at {10 * at + 10}; {name}=1"
+    for at, name in enumerate("ABCDE")
+)
+ABANDONED = "A[0..9] {0:0} 30 bytes at 1; A=1; B[10..29] {0:10} 30 bytes at 1; B=1; C[15..29] {2:15} 30 bytes at 9; C=1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log, the limits of its topic, and the round: segments with the rule, log start, the segment that stays."""
+
+    name: str
+    events: str
+    round: str
+    ms: int = -1
+    size: int = -1
+    lineage: str = "{0:0}"
+    start: int = 0
+    local: int = 0
+    now: int = 100
+    copying: str = ""
+
+
+CASES = [
+    Case("without limits nothing goes", FIVE, "start 0, stops at A"),
+    Case("by time", FIVE, "A retention.ms, B retention.ms, start 20, stops at C", ms=70),
+    Case("the limit itself is young enough", FIVE, "A retention.ms, start 10, stops at B", ms=80),
+    Case("by size", FIVE, "A retention.bytes, start 10, stops at B", size=100),
+    Case("the excess is smaller than the next segment", FIVE, "start 0, stops at A", size=121),
+    Case("local segments that are not copied", FIVE, "A retention.bytes, start 10, stops at B", size=121, local=1),
+    Case("what goes by time is no longer too much", FIVE, "A retention.ms, start 10, stops at B", ms=80, size=120),
+    Case("by time, then by size", FIVE, "A retention.ms, B retention.bytes, start 20, stops at C", ms=80, size=90),
+    Case("below the log start, whatever the limits", FIVE, "A log start offset, start 15, stops at B", start=15),
+    Case(
+        "below the log start is still too much",
+        FIVE, "A log start offset, B log start offset, C retention.bytes, start 30, stops at D", start=20, size=110,
+    ),
+    Case("a deletion is tried again", f"{FIVE}; A=2", "A its deletion began before, start 0, stops at B"),
+    Case("a deleted segment is no longer there", f"{FIVE}; A=2; A=3", "start 0, stops at B"),
+    Case("a copy that never ended stays for ever", "A[0..9] 30 bytes at 1", "start 0, stops at A"),
+    Case("unless it is too old", "A[0..9] 30 bytes at 1", "A retention.ms, start 10, stops at -", ms=5),
+    Case("a segment that is being copied ends the round", FIVE, "start 0, stops at A", ms=1, copying="A"),
+    Case("an empty tier", "A[0..9]; A=2; A=3", "start 0, stops at -", ms=1, size=1),
+    Case(
+        "a segment of an abandoned branch is passed over",
+        ABANDONED, "A retention.ms, start 10, stops at C", ms=95, lineage="{0:0, 2:15}",
+    ),
+    Case(
+        "and goes when its epochs are before the first one",
+        ABANDONED, "A its leader epochs are before the first one of the log, "
+        "B its leader epochs are before the first one of the log, start 15, stops at C", start=15, lineage="{2:15}",
+    ),
+    Case(
+        "a log start that moved deletes what the lineage no longer has",
+        "A[0..9] {0:0}; A=1; B[10..29] {0:10, 2:20}; B=1", "A log start offset, start 12, stops at B",
+        start=12, lineage="{0:12, 2:20}",
+    ),
+    Case(
+        "a replica that forgot its lineage deletes history",
+        "A[0..9] {0:0}; A=1; B[10..19] {0:10}; B=1; C[20..29] {2:20}; C=1",
+        "A its leader epochs are before the first one of the log, "
+        "B its leader epochs are before the first one of the log, start 20, stops at C", start=20, lineage="{2:20}",
+    ),
+    Case(
+        "a replaced segment is in no listing",
+        "A[0..9] 30 bytes at 1; A=1; B[0..4] 30 bytes at 1; B=1", "B retention.ms, start 5, stops at -", ms=5,
+    ),
+    Case(
+        "a segment that reaches into the first epoch stays",
+        "A[0..29] {0:0, 2:15}; A=1", "start 15, stops at A", start=15, lineage="{2:15}",
+    ),
+    Case("no lineage", FIVE, "start 0, stops at -", ms=1, size=1, lineage="{}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_round_of_remote_retention(case: Case) -> None:
+    replica = Replica(epochs(case.lineage), case.start, 1000, case.local)
+    copying = {segment_id(name) for name in case.copying}
+    done = remote_round(remote_log(case.events), replica, RemoteLimits(case.ms, case.size), case.now, copying=copying)
+    deleted = [f"{NAMES[one.segment.id]} {one.rule}" for one in done.deletions]
+    stops = NAMES[done.stops_at.id] if done.stops_at else "-"
+    assert ", ".join([*deleted, f"start {done.log_start}", f"stops at {stops}"]) == case.round
+
+
+def settled_start(log: RemoteLog, size: int, stuck: str = "", lineage: str = "{0:0}") -> int:
+    replica = Replica(epochs(lineage), 0, 50, 10)
+    return settled(log, replica, RemoteLimits(-1, size), 0, stuck={segment_id(name) for name in stuck}).log_start
+
+
+def test_a_deletion_that_always_fails_empties_a_log_with_retention_bytes() -> None:
+    hangs = remote_log(f"{FIVE}; A=2")
+    # 120 bytes and 10 local ones are 30 too many: B goes, and no more.
+    assert settled_start(hangs, 100) == 20
+    assert settled_start(hangs, 100, stuck="A") == 50
+    assert settled_start(hangs, 130, stuck="A") == 0
+    assert settled_start(hangs, -1, stuck="A") == 0
+
+
+def test_a_later_epoch_ends_the_emptying_of_a_log() -> None:
+    # Below the log start, segments of an earlier epoch are not within the lineage, so they no longer count.
+    later = FIVE.replace("{0:20}", "{2:20}").replace("{0:30}", "{2:30}").replace("{0:40}", "{2:40}")
+    assert settled_start(remote_log(f"{later}; A=2"), 100, stuck="A", lineage="{0:0, 2:20}") == 20
+
+
+def test_segments_before_one_that_hangs_are_deleted_and_those_behind_it_are_not() -> None:
+    hangs = remote_log(f"{FIVE}; C=2")
+    assert settled_start(hangs, 60, stuck="C") == settled_start(hangs, 60) == 20
+    assert settled_start(hangs, 30) == 40
+    assert settled_start(hangs, 30, stuck="C") == 50
