@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.remote_log import RemoteLog
 from cordwood.storage.tier.retention import RemoteLimits, Replica, remote_round, settled
+from cordwood.storage.tier.segments import CopyState, SegmentEvent, UpdateEvent, decode_event
+from tests.fixtures import facts, fixture
 from tests.storage.tier.events import epochs, remote_log, segment_id
 
 NAMES = {segment_id(name): name for name in "ABCDEFGH"}
@@ -122,3 +126,39 @@ def test_segments_before_one_that_hangs_are_deleted_and_those_behind_it_are_not(
     assert settled_start(hangs, 60, stuck="C") == settled_start(hangs, 60) == 20
     assert settled_start(hangs, 30) == 40
     assert settled_start(hangs, 30, stuck="C") == 50
+
+
+# ---- what brokers deleted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partition", "limits", "lineage", "start", "deleted"),
+    [
+        ("trimmed-0", RemoteLimits(-1, 100_000), "{0:0, 2:1500}", 0, 4),
+        ("expired-0", RemoteLimits(86_400_000, -1), "{0:0, 2:400}", 0, 3),
+        ("orders-1", RemoteLimits(-1, -1), "{0:300, 2:1000}", 300, 1),
+    ],
+)
+def test_rounds_delete_what_a_real_broker_deleted(
+    partition: str, limits: RemoteLimits, lineage: str, start: int, deleted: int
+) -> None:
+    logs, topic = fixture("local-tiered") / "kafka-logs", partition.rpartition("-")[0]
+    copies, gone, now_ms = RemoteLog(), list[str](), 0
+    for path in sorted(logs.glob("__remote_log_metadata-*")):
+        for record in LogView(str(path), fs=PosixFileSystem()).records():
+            event = decode_event(record.value)
+            if not isinstance(event, SegmentEvent | UpdateEvent) or event.topic_id_partition.topic != topic:
+                continue
+            if event.topic_id_partition.partition != int(partition[-1]):
+                continue
+            if isinstance(event, UpdateEvent) and event.state is not CopyState.COPY_FINISHED:
+                gone += [event.id] if event.state is CopyState.DELETE_STARTED else []
+                continue
+            copies.apply(event)
+            now_ms = max(
+                now_ms, event.segment.event_time_ms if isinstance(event, SegmentEvent) else event.event_time_ms
+            )
+    done = remote_round(copies, Replica(epochs(lineage), start, 2000, 0), limits, now_ms)
+    assert len(gone) == deleted
+    assert {one.segment.id for one in done.deletions} == set(gone)
+    assert done.log_start == facts("local-tiered")["partitions"][partition]["log_start_offset"]
