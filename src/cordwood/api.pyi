@@ -51,7 +51,7 @@ def ls(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
@@ -100,7 +100,7 @@ def view_html(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
@@ -154,7 +154,7 @@ def get(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         last: Only the newest committed record of each key. Older segments may stay unread.
@@ -204,7 +204,7 @@ def erase_check(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         values: Also look for the bytes of the keys within values and headers, and within other keys.
         key_as: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
@@ -302,7 +302,7 @@ def transactions(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Compute ages as of this time (ms since 1970). Default: now.
 
@@ -420,7 +420,7 @@ def why(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
@@ -472,7 +472,7 @@ def plan(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
@@ -542,7 +542,7 @@ def plan_exact(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
@@ -621,7 +621,7 @@ def clean(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
@@ -711,7 +711,7 @@ def clean_in_place(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
@@ -833,7 +833,7 @@ def verify(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
@@ -940,7 +940,7 @@ def explain(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         against: Compare with a further set of configs, which has this config in addition.
         days: Replay so many days, up to the log's last record. Default: 28.
@@ -1002,7 +1002,7 @@ def latest_table(
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
@@ -1056,7 +1056,7 @@ def table_offsets(
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
@@ -1119,7 +1119,7 @@ def write_table(
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.

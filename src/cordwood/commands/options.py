@@ -76,7 +76,7 @@ class TierPlace:
         str | None,
         Option(
             "Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and key "
-            "prefix of Aiven's plugin. Default: the one in --server-properties, if it is on this machine.",
+            "prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.",
             metavar="DIR|URL",
         ),
     ] = None
@@ -99,13 +99,20 @@ class TierPlace:
         from cordwood.fs.by_url import file_system_for
 
         given = [path for path in paths if path is not None]
-        store = file_system_for([*given, server_properties, self.tier, *self.tier_keys])
-        if self.tier is None and server_properties is None:
-            return store
-        from cordwood.storage.tier.store import tier_in, with_tier
+        found = None
+        if self.tier is None and server_properties is not None:
+            from cordwood.storage.tier.configured import configured_tier
 
-        found = None if server_properties is None else tier_in(store, server_properties)
-        return with_tier(store, self.tier or found, self.tier_keys, given)
+            found = configured_tier(file_system_for([server_properties]), server_properties, os.environ)
+        root = self.tier if found is None else found.root
+        store = file_system_for([*given, server_properties, root, *self.tier_keys])
+        if root is None:
+            return store
+        from cordwood.storage.tier.store import with_configured_tier, with_tier
+
+        if found is not None:
+            return with_configured_tier(store, found, self.tier_keys, given)
+        return with_tier(store, root, self.tier_keys, given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from cordwood.fs.objects import ObjectStore
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS
 from cordwood.storage.log.view import LogView
-from cordwood.storage.tier.store import Tier, TierStore, tier_in, with_tier
+from cordwood.storage.tier.store import Tier, TierStore, with_tier
 from tests.fixtures import TIERED, copy_of, facts, fixture
 
 
@@ -78,15 +78,6 @@ def test_a_wrong_record_in_the_metadata_topic_is_named(tmp_path: Path) -> None:
         shutil.copyfile(root / "kafka-logs" / "stuck-0" / "00000000000000000000.log", log)
     with pytest.raises(DataError, match="__remote_log_metadata"):
         LogView(f"{root}/kafka-logs/orders-0", fs=with_its_tier("local-tiered", root))
-
-
-def test_the_tier_is_found_in_server_properties(tmp_path: Path) -> None:
-    file = tmp_path / "server.properties"
-    kind = "remote.log.storage.manager.class.name=org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
-    file.write_text(f"{kind}\nrsm.config.dir={fixture('local-tiered')}\n")
-    assert tier_in(PosixFileSystem(), str(file)) == str(fixture("local-tiered"))
-    file.write_text(f"{kind}\nrsm.config.dir={tmp_path}/elsewhere\n")
-    assert tier_in(PosixFileSystem(), str(file)) is None
 
 
 @pytest.mark.parametrize(("prefix", "given"), [("prod-", "prod-"), ("prod-", "prod"), ("prod", "prod"), ("p/", "p")])

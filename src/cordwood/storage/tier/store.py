@@ -18,7 +18,6 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
-from cordwood.common.config import properties_of
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, Store, TargetStore
@@ -36,12 +35,13 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.files import read_file, read_leader_epochs, read_log_starts, read_topic_id
+from cordwood.storage.log.files import read_leader_epochs, read_log_starts, read_topic_id
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.tier.aiven import AivenLayout, key_prefix
 from cordwood.storage.tier.chunks import read_key
+from cordwood.storage.tier.configured import ConfiguredTier, LayoutKind
 from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
 from cordwood.storage.tier.remote_log import FAILED_COPIES, Answer, Attempts, RemoteLog, answers, apply_event
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition, decode_event
@@ -60,18 +60,24 @@ class Tier:
         root: the folder of LocalTieredStorage, or the bucket and key prefix of Aiven's plugin.
         keys: files with private keys of encrypted segments.
         places: the paths of the command; other log directories of the broker may be among them, or in them.
+        kind: its layout, if that is configured; None: its names show it.
     """
 
     root: str
     keys: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    kind: LayoutKind | None = None
 
     def open(self, store: Store) -> Layout:
-        """Return the layout that the tier has.
+        """Return the layout of the tier. If it is configured, nothing of the tier is read before it is needed.
 
         Raises:
             RequestError: there is nothing at its place, or a key cannot be read.
         """
+        if self.kind is LayoutKind.LOCAL:
+            return LocalLayout(store, self.root)
+        if self.kind is LayoutKind.AIVEN:
+            return self._aiven(store, self.root)
         try:
             names = store.names_in(self.root)
         except (FileNotFoundError, NotADirectoryError):
@@ -81,6 +87,9 @@ class Tier:
         root = self.root if names else key_prefix(store, self.root)
         if root is None:
             raise RequestError(f"the tier {self.root}: nothing is there, so remote segments cannot be read")
+        return self._aiven(store, root)
+
+    def _aiven(self, store: Store, root: str) -> AivenLayout:
         return AivenLayout(store, root, [read_key(store, path) for path in self.keys])
 
 
@@ -94,23 +103,23 @@ def with_tier(
     """
     if root is None:
         return store
-    tier = Tier(store.absolute_path(root), *(tuple(map(store.absolute_path, paths)) for paths in (keys, places)))
+    tier = Tier(
+        store.absolute_path(root), tuple(map(store.absolute_path, keys)), tuple(map(store.absolute_path, places))
+    )
     return TierStore(store, tier, tier.open(store))
 
 
-def tier_in(store: Store, path: str) -> str | None:
-    """Return the folder of LocalTieredStorage that a server.properties configures, if this machine has it.
+def with_configured_tier(
+    store: TargetStore, found: ConfiguredTier, keys: Sequence[str] = (), places: Iterable[str] = ()
+) -> TargetStore:
+    """Return a store that shows log directories with the tier of a server.properties, which is not looked at before.
 
     Raises:
-        ConfigError: the file is malformed.
+        RequestError: a key cannot be read.
     """
-    try:
-        configs = properties_of(read_file(store, path), path)
-    except OSError:
-        return None  # whoever reads its other configs reports it
-    root = configs.get("rsm.config.dir")
-    is_local = configs.get("remote.log.storage.manager.class.name", "").endswith(".LocalTieredStorage")
-    return root if is_local and root and store.exists(root) else None
+    files = tuple(map(store.absolute_path, (*keys, *found.keys)))
+    tier = Tier(store.absolute_path(found.root), files, tuple(map(store.absolute_path, places)), found.kind)
+    return TierStore(store, tier, tier.open(store))
 
 
 @dataclass(frozen=True, slots=True)
