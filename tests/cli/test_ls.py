@@ -179,6 +179,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "codecs": ["none"],
         "index_entries": {"index": 0, "timeindex": 1},
         "files": ["log", "index", "timeindex", "snapshot"],
+        "place": None,
         "damage": [],
         "unreadable": None,
     }

@@ -42,6 +42,22 @@ def test_ls_counts_closed_segments_that_are_not_copied() -> None:
     assert (found["remote"]["lag_segments"], found["remote"]["segments"]) == (2, 0)
 
 
+def test_segments_are_marked_as_local_remote_or_both() -> None:
+    places = {
+        name: run("ls", LOGS / name, "--segments", "--json", *tier_options("local-tiered")).json["partitions"][0]
+        for name in ("orders-0", "kept-local-0", "stuck-0", "plain-0")
+    }
+    found = {name: [one["place"] for one in listed["by_segment"]] for name, listed in places.items()}
+    assert found["orders-0"] == ["remote"] * 7 + ["local"]
+    assert found["kept-local-0"] == ["both"] * 4 + ["local"]
+    assert found["stuck-0"] == ["local"] * 3
+    assert found["plain-0"] == [None]
+    assert "PLACE" not in run("ls", LOGS / "plain-0", "--segments").output
+    text = run("ls", LOGS / "kept-local-0", "--segments", *tier_options("local-tiered")).output
+    assert "PLACE" in text
+    assert "  both" in text
+
+
 def test_check_finds_nothing_damaged_in_whole_logs() -> None:
     assert not cordwood.check(LOGS, tier=TIER).summary.damaged
 

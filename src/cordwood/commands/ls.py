@@ -228,6 +228,8 @@ _OF_THESE = "OF THESE"
 _SHARE, _SHARE_MIN = "SHARE", 0.001
 #: Columns of tiered partitions; shown if there is one.
 _REMOTE, _TO_COPY = "REMOTE", "TO COPY"
+#: Column of the segments of tiered partitions.
+_PLACE = "PLACE"
 #: Number of partitions that are named after a large listing.
 _DIRTIEST = 5
 
@@ -279,7 +281,7 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
 )
 
-SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
+_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
     (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
     (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
@@ -289,20 +291,24 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
     (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
     (Column("INDEX ENTRIES"), _entries),
     (Column("FILES"), lambda one: " ".join(one.files)),
+    (Column(_PLACE), lambda one: one.place or "-"),
 )
+
+
+def segment_columns(segments: Iterable[SegmentListing]) -> Sequence[tuple[Column, Callable[[SegmentListing], str]]]:
+    """Return the columns of a table of segments; their places only if one is of a tiered partition."""
+    is_tiered = any(one.place is not None for one in segments)
+    return [(column, cell) for column, cell in _SEGMENT_COLUMNS if is_tiered or column.title != _PLACE]
 
 
 def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
     """Yield the listing as lines for people: one per partition, segment or topic."""
     yield from _first_lines(listing, listing.partitions)
     if segments:
-        columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in SEGMENT_COLUMNS)]
-        rows = [
-            [printable(one.name), *(cell(segment) for _, cell in SEGMENT_COLUMNS)]
-            for one in listing.partitions
-            for segment in one.segments
-        ]
-        yield from table(columns, rows)
+        named = [(printable(one.name), segment) for one in listing.partitions for segment in one.segments]
+        columns = segment_columns(segment for _, segment in named)
+        rows = [[name, *(cell(segment) for _, cell in columns)] for name, segment in named]
+        yield from table([_PARTITION_COLUMNS[0][0], *(column for column, _ in columns)], rows)
     else:
         shown = shown_columns(listing, by_topic=by_topic)
         yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
@@ -592,6 +598,7 @@ def _segment(segment: SegmentListing) -> dict[str, Any]:
         "codecs": list(segment.codecs),
         "index_entries": None if segment.index_entries is None else dict(segment.index_entries),
         "files": list(segment.files),
+        "place": segment.place,
         "damage": [_damage(error) for error in segment.damage],
         "unreadable": segment.unreadable,
     }

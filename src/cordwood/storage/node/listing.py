@@ -43,13 +43,13 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
 from cordwood.storage.log.recovery import INDEX_KINDS
-from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.disk_usage import DiskUsage, Identity, LinkedFile, counted_once, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.storage.tier.store import TierStore
+from cordwood.storage.tier.store import RemotePart, TierStore
 
 #: If a segment has more bytes of wrappers than this, the messages in them are not counted.
 WRAPPER_BYTES_MAX = 1 << 20
@@ -88,6 +88,14 @@ _OF_NAME = {
 _PREALLOCATED_MIN_BYTES = 1 << 20
 
 
+class SegmentPlace(StrEnum):
+    """Where a segment of a tiered partition is."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+    BOTH = "both"
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentListing:
     """One segment.
@@ -112,6 +120,7 @@ class SegmentListing:
             incomplete, and `oldest_ms` too high. `newest_ms` is one only if the time index has a larger timestamp than
             the records that were seen: it may be a marker's.
         records_error: twice the standard error of `records`.
+        place: where it is; None if the partition has no part in a tier.
     """
 
     base_offset: int
@@ -131,6 +140,7 @@ class SegmentListing:
     headers_read: bool = True
     estimates: tuple[str, ...] = ()
     records_error: int = 0
+    place: SegmentPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,6 +541,9 @@ def _partition(
             break
     else:
         return None
+    part = node.fs.remote_part(place.path) if isinstance(node.fs, TierStore) else None
+    if part is not None:
+        segments = tuple(_placed(part, segments))
     name = place.name
     topic_partition = None if name is None else name.topic_partition
     policy = policy_of(node, place.topic)
@@ -557,18 +570,23 @@ def _partition(
         unreadable=unreadable,
         index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
-        remote=_remote(node, place, segments),
+        remote=None if part is None else _remote(part, segments),
     )
 
 
-def _remote(node: Node, place: LocatedPartition, segments: Sequence[SegmentListing]) -> RemoteListing | None:
-    part = node.fs.remote_part(place.path) if isinstance(node.fs, TierStore) else None
-    if part is None:
-        return None
-    closed = itertools.pairwise(segments)
-    to_copy = [one.size_bytes for one, following in closed if following.base_offset - 1 > part.copied_offset]
+def _remote(part: RemotePart, segments: Sequence[SegmentListing]) -> RemoteListing:
+    to_copy = [one.size_bytes for one in segments[:-1] if one.place is SegmentPlace.LOCAL]
     sizes = [one.size_bytes for one in part.copied]
     return RemoteListing(len(sizes), sum(sizes), len(to_copy), sum(to_copy), part.local_start)
+
+
+def _placed(part: RemotePart, segments: Sequence[SegmentListing]) -> Iterator[SegmentListing]:
+    """Yield the segments of a log with their places."""
+    ends = [*(one.base_offset - 1 for one in segments[1:]), MAX_OFFSET]
+    for segment, end in zip(segments, ends, strict=True):
+        is_local, is_copied = segment.base_offset >= part.local_start, end <= part.copied_offset
+        here = SegmentPlace.BOTH if is_copied else SegmentPlace.LOCAL
+        yield replace(segment, place=here if is_local else SegmentPlace.REMOTE)
 
 
 def _is_cut(place: LocatedPartition, segments: Sequence[SegmentListing]) -> bool:

@@ -10,7 +10,7 @@ from cordwood.cleaning.rules.plan import utc
 from cordwood.commands import check as check_report
 from cordwood.commands import ls as listing_report
 from cordwood.commands import plan as plan_report
-from cordwood.commands.ls import SEGMENT_COLUMNS, policy_text, records_text
+from cordwood.commands.ls import policy_text, records_text, segment_columns
 from cordwood.commands.why.facts import Cause
 from cordwood.commands.why_node import keys_text, tier_texts
 from cordwood.common.text import (
@@ -264,7 +264,7 @@ def _segments(look: PartitionLook, links: Links) -> Content:
     contents = {} if look.contents is None else {one.base_offset: one.bytes_of for one in look.contents.segments}
     shown = segments if len(segments) <= _ROWS_MAX else [*segments[: _ROWS_MAX // 2], *segments[-_ROWS_MAX // 2 :]]
     kinds = [kind for kind in Kind if any(one.get(kind) for one in contents.values())]
-    columns, rows = cells_of(SEGMENT_COLUMNS, shown)
+    columns, rows = cells_of(segment_columns(segments), shown)
     more = [Column(kind.upper(), right=True) for kind in kinds]
     cells = [
         [
