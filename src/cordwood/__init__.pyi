@@ -3,6 +3,7 @@ from cordwood.api import abort_transaction as abort_transaction
 from cordwood.api import brokers as brokers
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
+from cordwood.api import clean_in_tier as clean_in_tier
 from cordwood.api import configs as configs
 from cordwood.api import erase_check as erase_check
 from cordwood.api import explain as explain

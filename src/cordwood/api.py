@@ -43,6 +43,7 @@ MODULES: Mapping[str, str] = {
     "plan_exact": "cordwood.commands.plan_exact",
     "clean": "cordwood.commands.clean",
     "clean_in_place": "cordwood.commands.clean_in_place",
+    "clean_in_tier": "cordwood.commands.clean_in_tier",
     "abort_transaction": "cordwood.commands.abort_transaction",
     "verify": "cordwood.commands.verify",
     "simulate": "cordwood.simulation.simulate",

@@ -750,6 +750,92 @@ def clean_in_place(
         OSError: the disk fails. After any error, its notes (`__notes__`) list the finished work.
     """
 
+def clean_in_tier(
+    *paths: AnyPath,
+    spark: SparkSession | None = None,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
+    now_ms: int | None = None,
+    ignore_ratio: bool = False,
+    first_dirty: int | None = None,
+    high_watermark: int | Literal["end"] | None = None,
+    retention: bool = False,
+    single_copy: bool = False,
+    offset_map: int | None = None,
+    strict_kafka: bool = False,
+    memory: int | None = None,
+    read_all: bool = False,
+    index_dir: AnyPath | None = None,
+    replicas: Sequence[AnyPath] = (),
+    keep_old_objects: bool = False,
+    dry_run: bool = False,
+    engine: str | None = None,
+    master: str = "local[*,4]",
+    rate: int | None = None,
+    archive: AnyPath | None = None,
+    task_timeout: int = 1800,
+) -> CleanResult:
+    """Clean tiered topics inside their tier, while their brokers are stopped.
+
+    New remote segments replace the segments that lose records. From then on the brokers' metadata lists the new ones.
+
+    Args:
+        paths: log directories of one broker, or partition directories. Nothing else may use them meanwhile.
+        spark: a session to use, which is left running; default: a new one.
+        on_plan: called with the plan and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+        tier_keys: A private key (PEM) for encrypted segments.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
+        first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
+        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+            cleaned. Default: its checkpoint.
+        retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
+        single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
+        offset_map: Clean in rounds, as Kafka does with an offset map of this size. Default:
+            log.cleaner.dedupe.buffer.size where it is set, else one round.
+        strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
+        memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
+        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        replicas: A log directory of another replica's broker, which must be stopped, too. Only segments that no
+            given directory has on its disk are cleaned.
+        keep_old_objects: Leave the objects of replaced segments in the tier, and list them. No broker deletes them
+            later.
+        dry_run: Clean and prove, but change nothing; show what would be written and deleted.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
+        rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
+        archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
+            have their own.
+        task_timeout: Give up if no task has made progress for this many seconds, as when a disk hangs. Default:
+            1800.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: no tier or no policy is given, a directory had no clean shutdown, or a replica is missing; see
+            also `plan`.
+        StoreError: the tier failed. The partition that was being changed keeps its old segments or has its new ones.
+    """
+
 def abort_transaction(
     *paths: AnyPath,
     topic: str,

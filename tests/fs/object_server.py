@@ -127,6 +127,7 @@ class Faults:
         happened: the faults that happened.
         is_dead: no request is served any more.
         under_way: requests that are being served.
+        asked: method and path of each request.
     """
 
     at: dict[int, str] = field(default_factory=dict)
@@ -134,11 +135,13 @@ class Faults:
     happened: list[str] = field(default_factory=list)
     is_dead: bool = False
     under_way: int = 0
+    asked: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def next(self) -> str:
+    def next(self, asked: str) -> str:
         """The fault of a request that came now; empty for none."""
         with self.lock:
+            self.asked.append(asked)
             kind = "dead" if self.is_dead else self.at.get(self.requests, "")
             self.requests += 1
             self.is_dead = self.is_dead or kind == "dead"
@@ -154,7 +157,7 @@ class Faults:
     def begin(self, at: dict[int, str]) -> None:
         """Count requests from 0 again, with these faults."""
         with self.lock:
-            self.at, self.requests, self.happened, self.is_dead = at, 0, [], False
+            self.at, self.requests, self.happened, self.is_dead, self.asked = at, 0, [], False, []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -179,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.faults.under_way -= 1
 
     def _serve_one(self, body: bytes) -> None:
-        kind = self.faults.next()
+        kind = self.faults.next(f"{self.command} {self.path}")
         if kind in _CODES:
             text = f"<?xml version='1.0'?><Error><Code>{_CODES[kind]}</Code><Message>drawn</Message></Error>".encode()
             self._answer(int(kind), {"Content-Type": "application/xml"}, text)

@@ -26,7 +26,15 @@ from cordwood.cli.main import (
 )
 from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.options import CopyOptions, FetchOptions, InPlaceOptions, PlanOptions, TaskOptions, VerifyOptions
+from cordwood.commands.options import (
+    CopyOptions,
+    FetchOptions,
+    InPlaceOptions,
+    InTierOptions,
+    PlanOptions,
+    TaskOptions,
+    VerifyOptions,
+)
 from cordwood.common.arguments import option_fields
 from cordwood.common.errors import RequestError
 from cordwood.tasks.engines import EngineOptions
@@ -83,35 +91,50 @@ def clean(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Clean DIR itself; no broker may be running on it.")
     ] = False,
+    in_tier: Annotated[
+        bool,
+        typer.Option(
+            "--in-tier",
+            help="Clean tiered topics inside their tier (--tier); all brokers with a replica must be stopped.",
+        ),
+    ] = False,
     copy: CopyOptions,
     replacing: InPlaceOptions,
+    tiered: InTierOptions,
     options: PlanOptions,
     tasks: TaskOptions,
     report: Report = None,
     as_json: Json = False,
 ) -> int:
-    """Clean logs by the rules of Kafka's cleaner: into a copy that a broker can start on, or in place.
+    """Clean logs by the rules of Kafka's cleaner: into a copy that a broker can start on, in place, or in a tier.
 
     Copy: DIR is only read. DIR2 appears at the end, complete, or not at all.
 
     In place: groups of segments are replaced one after another, each atomically, after the new segments were checked
     and proved right. An interrupted clean keeps the groups that are finished; the rest is unchanged.
 
+    In a tier: new remote segments replace those in which records go, partition by partition. Segments that are still on
+    a disk stay as they are. Give the policy of each topic: --config TOPIC:cleanup.policy=compact.
+
     Exit status 1 if a partition could not be cleaned, usually because it is damaged. It is left, or copied, unchanged;
     all other partitions are cleaned.
     """
-    _check_target(directories, output, in_place=in_place)
+    _check_target(directories, output, in_place=in_place, in_tier=in_tier)
     _check_mode(copy, "--output", allowed=output is not None)
     _check_mode(replacing, "--in-place", allowed=in_place)
+    _check_mode(tiered, "--in-tier", allowed=in_tier)
     check_report(report)
     paths = [named(directory) for directory in directories]
     with Progress() as progress, tasks.where().begun():
         # Loading these takes as long as starting Java, so load them while it starts.
         from cordwood.commands.clean import clean as clean_into_copy
         from cordwood.commands.clean_in_place import clean_in_place
+        from cordwood.commands.clean_in_tier import clean_in_tier
 
         on_plan, on_progress = progress.begin, progress.update
-        if output is None:
+        if in_tier:
+            result = clean_in_tier(paths, options, tiered, tasks, on_plan=on_plan, on_progress=on_progress)
+        elif output is None:
             result = clean_in_place(paths, options, replacing, tasks, on_plan=on_plan, on_progress=on_progress)
         else:
             result = clean_into_copy(
@@ -129,18 +152,19 @@ def clean(
     return exit_code_of(result)
 
 
-def _check_target(directories: Sequence[str], output: str | None, *, in_place: bool) -> None:
-    if in_place and output is not None:
-        raise RequestError("Give either --output DIR2 or --in-place, not both")
-    if not in_place and output is None:
+def _check_target(directories: Sequence[str], output: str | None, *, in_place: bool, in_tier: bool) -> None:
+    count = in_place + in_tier + (output is not None)
+    if count > 1:
+        raise RequestError("Give only one of --output DIR2, --in-place and --in-tier")
+    if not count:
         command = shlex.join(["cordwood", "plan", *directories])
         raise RequestError(
-            "Give --output DIR2 to write a cleaned copy, or --in-place. To see first what a clean would do, run: "
-            + command
+            "Give --output DIR2 to write a cleaned copy, --in-place, or --in-tier. To see first what a clean would do, "
+            f"run: {command}"
         )
 
 
-def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: bool) -> None:
+def _check_mode(values: CopyOptions | InPlaceOptions | InTierOptions, mode: str, *, allowed: bool) -> None:
     """Raise RequestError if options of the other mode are set."""
     for one in option_fields(type(values)):
         if not allowed and one.panel == values.PANEL and getattr(values, one.name) != one.default:

@@ -31,6 +31,7 @@ from cordwood.cleaning.engine.results import (
     CleanResult,
     Fate,
     InPlace,
+    InTier,
     PartitionResult,
     SegmentResult,
     result_of,
@@ -436,7 +437,7 @@ def lines(result: CleanResult) -> Iterator[str]:
     if cleaned:
         yield from table(*cells_of(COLUMNS, cleaned))
         yield ""
-    yield from failed_lines(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
+    yield from failed_lines(result, "NOT CLEANED, copied unchanged" if result.target else "NOT CLEANED")
     unchanged = [*_unchanged(result)]
     yield from unchanged
     notes = [*note_lines(result, "deleted")]
@@ -526,6 +527,9 @@ def summary(result: CleanResult) -> Iterator[str]:
         if _is_unchanged(result):
             yield "Nothing was changed"
         target = printable(", ".join(result.in_place.directories))
+    if result.in_tier is not None:
+        yield from _of_tier(result.in_tier)
+        target = f"with {printable(result.in_tier.tier)}"
     yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
 
 
@@ -534,7 +538,7 @@ def _counted(count: int, words: str) -> str:
 
 
 def _is_done(result: CleanResult) -> bool:
-    return bool(result.target) or result.in_place is not None
+    return bool(result.target) or result.in_place is not None or (result.in_tier is not None and result.in_tier.is_done)
 
 
 def _is_unchanged(result: CleanResult) -> bool:
@@ -574,6 +578,21 @@ def _of_place(found: InPlace) -> Iterator[str]:
             f"the old files are in {printable(found.kept)} and take {bytes_text(found.kept_bytes)} there until you "
             f"delete it; to restore them: {printable(command)}"
         )
+
+
+def _of_tier(found: InTier) -> Iterator[str]:
+    yield f"verified before anything was replaced: {number(found.verified, 'record')} in {found.verify_seconds:.1f} s"
+    does = "replaced" if found.is_done else "would be replaced"
+    yield (
+        f"{number(found.segments_replaced, 'remote segment')} {does} by {found.segments_written:,}: "
+        f"{number(found.objects_written, 'object')} ({bytes_text(found.bytes_written)}) written, "
+        f"{number(found.objects_deleted, 'object')} ({bytes_text(found.bytes_deleted)}) deleted"
+    )
+    if not found.is_done:
+        yield "Nothing was changed (--dry-run)"
+    if found.kept:
+        yield f"{number(len(found.kept), 'object')} of replaced segments stay in the tier; no broker will delete them:"
+        yield from (f"  {printable(path)}" for path in found.kept)
 
 
 def _rate(result: CleanResult) -> str:
@@ -622,6 +641,7 @@ def document(result: CleanResult) -> dict[str, Any]:
         "bytes_per_second": round(result.bytes_per_second),
         "notes": list(result.notes),
         "in_place": None if result.in_place is None else asdict(result.in_place),
+        "in_tier": None if result.in_tier is None else asdict(result.in_tier),
         "partitions": [_partition_document(one) for one in result.partitions],
     }
 

@@ -474,6 +474,29 @@ class InPlaceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InTierOptions:
+    """The options of a clean in a tier."""
+
+    PANEL: ClassVar[str] = "Only with --in-tier"
+
+    replicas: Annotated[
+        Sequence[str],
+        Option(
+            "A log directory of another replica's broker, which must be stopped, too. Only segments that no given "
+            "directory has on its disk are cleaned.",
+            flag="--replica",
+            metavar="DIR",
+        ),
+    ] = ()
+    keep_old_objects: Annotated[
+        bool, Option("Leave the objects of replaced segments in the tier, and list them. No broker deletes them later.")
+    ] = False
+    dry_run: Annotated[bool, Option("Clean and prove, but change nothing; show what would be written and deleted.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
     """The options of `verify`."""
 

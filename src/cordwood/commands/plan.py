@@ -177,16 +177,18 @@ def plan_with_facts(
     *,
     exact: bool = False,
     entries: Sequence[FileInfo] | None = None,
+    local_start: int | None = None,
 ) -> PlannedPartition | None:
     """Plan one partition and keep the facts; None if it was deleted.
 
     Args:
         exact: see `log_facts`.
         entries: the files of its directory, if they were listed just now.
+        local_start: see `LogFacts.local_start_offset`.
     """
     for _ in range(_ATTEMPTS):
         try:
-            return _plan(node, place, place.log(entries), choices, now_ms, exact=exact)
+            return _plan(node, place, place.log(entries), choices, now_ms, exact=exact, local_start=local_start)
         except FileNotFoundError:
             entries = None  # deleted, or replaced by the cleaner of a running broker
         except NotFoundError:
@@ -229,7 +231,14 @@ def retain_after(
 
 
 def _plan(
-    node: Node, place: LocatedPartition, log: LogView, choices: Choices, now_ms: int, *, exact: bool
+    node: Node,
+    place: LocatedPartition,
+    log: LogView,
+    choices: Choices,
+    now_ms: int,
+    *,
+    exact: bool,
+    local_start: int | None,
 ) -> PlannedPartition:
     obstacle = why_never(node, place)
     unknown = None
@@ -264,7 +273,7 @@ def _plan(
     if unknown is not None:
         left = replace(left, notes=(*left.notes, unknown))
         return PlannedPartition(_only_delete(left, node.config_of(place.topic), choices), log)
-    return _plan_log(node, place, loaded, left, choices, now_ms, exact=exact)
+    return _plan_log(node, place, loaded, left, choices, now_ms, exact=exact, local_start=local_start)
 
 
 def _loaded(place: LocatedPartition, log: LogView, obstacle: Obstacle | None, now_ms: int) -> LoadedLog:
@@ -283,6 +292,7 @@ def _plan_log(
     now_ms: int,
     *,
     exact: bool,
+    local_start: int | None,
 ) -> PlannedPartition:
     """Plan a log that may be cleaned; `left` is the plan that leaves it alone."""
     name, log = left.topic_partition, loaded.log
@@ -305,6 +315,7 @@ def _plan_log(
     )
     try:
         facts = log_facts(place, loaded, mark, now_ms, headers=config.compact, exact=exact)
+        facts = replace(facts, local_start_offset=local_start)
     except (OSError, RequestError, CorruptFileError) as error:
         if config.compact or choices.retention or isinstance(error, FileNotFoundError):
             raise

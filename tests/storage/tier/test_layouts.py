@@ -22,13 +22,19 @@ from hypothesis import strategies as st
 
 from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError, RequestError
 from cordwood.common.types import Codec
-from cordwood.fs.objects import ObjectStore
+from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.compression import compress
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.tier.aiven import AivenLayout, decode_custom_metadata
+from cordwood.storage.tier.aiven import (
+    AivenLayout,
+    decode_custom_metadata,
+    decode_manifest,
+    encode_custom_metadata,
+    encode_manifest,
+)
 from cordwood.storage.tier.chunks import TierKey, decode_chunk_sizes, read_key
 from cordwood.storage.tier.local import Layout, LocalLayout
 from cordwood.storage.tier.segments import CopyState, RemoteSegment
@@ -295,8 +301,25 @@ def test_custom_metadata_names_the_objects_of_a_segment(aiven: AivenLayout) -> N
             decode_custom_metadata(wrong)
 
 
+def test_manifests_and_custom_metadata_are_encoded_as_by_the_plugin() -> None:
+    plain = 0
+    for path in (fixture(AIVEN) / "bucket" / "kafka").rglob("*.rsm-manifest"):
+        data = path.read_bytes()
+        manifest = decode_manifest(data, str(path))
+        if not manifest.is_compressed and manifest.encryption is None:
+            assert encode_manifest(manifest) == data
+            plain += 1
+    assert plain > 3
+    for segment_id, facts_of in remote(AIVEN).items():
+        custom = bytes.fromhex(facts_of["custom_metadata_hex"])
+        found = decode_custom_metadata(custom)
+        assert found.prefix is not None and found.key is not None and found.key.endswith(segment_id)
+        sizes = [path.stat().st_size for path in (fixture(AIVEN) / "bucket" / "kafka").rglob(f"*{segment_id}.*")]
+        assert encode_custom_metadata(sum(sizes), found.prefix, found.key, found) == custom
+
+
 def test_a_bucket_is_read_by_ranges_also_where_a_segment_has_an_older_prefix(bucket: Path, key: TierKey) -> None:
-    store, root = ObjectStore(), "memory://tier"
+    store, root = ObjectTargetStore(), "memory://tier"
     for path in bucket.glob("payments-*/0/*"):
         prefix = "kafka" if path.suffix == ".rsm-manifest" else "before"
         store.put(f"{root}/{prefix}/{path.relative_to(bucket)}", path.read_bytes())

@@ -25,6 +25,7 @@ from cordwood.storage.tier.segments import (
     TopicIdPartition,
     UpdateEvent,
     decode_event,
+    encode_event,
 )
 from tests.fixtures import PACKED, fixture
 from tests.fixtures import facts as facts_of
@@ -113,6 +114,16 @@ def test_every_record_is_decoded_as_by_kafka(name: str, count: int) -> None:
     ours = [f"partition: {partition}, offset: {at}, value: {kafkas_text(one)}" for partition, at, one in events(name)]
     assert len(ours) == count
     assert sorted(ours) == kafkas
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_event_is_encoded_as_by_kafka(name: str) -> None:
+    for partition in range(METADATA_PARTITIONS):
+        log = LogView(str(fixture(name) / "kafka-logs" / f"__remote_log_metadata-{partition}"), fs=PosixFileSystem())
+        for record in log.records():
+            event = decode_event(record.value)
+            assert isinstance(event, SegmentEvent | UpdateEvent)
+            assert encode_event(event) == record.value
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,7 +11,7 @@ import pytest
 
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.fs.base import Link
-from cordwood.fs.objects import ObjectStore
+from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS
 from cordwood.storage.log.view import LogView
@@ -82,7 +82,7 @@ def test_a_wrong_record_in_the_metadata_topic_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("prefix", "given"), [("prod-", "prod-"), ("prod-", "prod"), ("prod", "prod"), ("p/", "p")])
 def test_a_tier_may_begin_in_mid_name(prefix: str, given: str) -> None:
-    store, source = ObjectStore(), fixture("aiven-s3") / "bucket" / "kafka"
+    store, source = ObjectTargetStore(), fixture("aiven-s3") / "bucket" / "kafka"
     bucket = f"memory://{prefix.strip('/-')}-of-{given.strip('-')}{len(prefix)}"
     for path in source.glob("payments-*/0/*"):
         store.put(f"{bucket}/{prefix}{path.relative_to(source)}", path.read_bytes())

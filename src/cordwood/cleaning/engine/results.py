@@ -115,6 +115,33 @@ class InPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class InTier:
+    """Figures of a clean in a tier only.
+
+    Attributes:
+        tier: where the tier is.
+        is_done: False for a dry run: the figures are of what would be done.
+        segments_written, segments_replaced: number of new remote segments, and of those that they replaced.
+        objects_written, bytes_written: the objects of the new segments.
+        objects_deleted, bytes_deleted: the objects of replaced segments that were deleted.
+        kept: paths of their objects, if they were not to be deleted.
+        verified: number of compared records, proved to exist or to be dropped rightly.
+    """
+
+    tier: str
+    is_done: bool
+    segments_written: int
+    segments_replaced: int
+    objects_written: int
+    bytes_written: int
+    objects_deleted: int
+    bytes_deleted: int
+    kept: tuple[str, ...]
+    verified: int
+    verify_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CleanResult(Paged):
     """Result of a clean.
 
@@ -124,6 +151,7 @@ class CleanResult(Paged):
         clean_seconds: duration of the tasks, without the start of the engine that runs them.
         notes: further facts for the user.
         in_place: figures of a clean in place; None for others.
+        in_tier: figures of a clean in a tier; None for others.
     """
 
     target: str
@@ -133,6 +161,7 @@ class CleanResult(Paged):
     clean_seconds: float
     notes: tuple[str, ...] = ()
     in_place: InPlace | None = None
+    in_tier: InTier | None = None
 
     def with_fate(self, fate: Fate) -> tuple[PartitionResult, ...]:
         """Return the partitions with one outcome."""
@@ -154,6 +183,7 @@ class CleanResult(Paged):
 
     def __str__(self) -> str:
         where = self.target or ", ".join(self.in_place.directories if self.in_place else ())
+        where = self.in_tier.tier if self.in_tier else where
         fates = ", ".join(f"{len(self.with_fate(fate)):,} {fate}" for fate in Fate if self.with_fate(fate))
         counts = self.counts
         return f"{where}: {fates}; {counts.records_read:,} records read, {counts.records_kept:,} kept"

@@ -111,6 +111,7 @@ class LogFacts:
         first_unstable_offset: base offset of the first existing batch at or after the start of the first open
             transaction, which may be below the log start or in batches that a clean removed. None if no transaction is
             open.
+        local_start_offset: in a clean in a tier, the first offset that is still on a disk; segments from there on stay.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -121,6 +122,7 @@ class LogFacts:
     checkpoint: int | None = None
     open_transactions: tuple[BlockingTransaction, ...] = ()
     first_unstable_offset: int | None = None
+    local_start_offset: int | None = None
 
     @property
     def last_stable_offset(self) -> int:
@@ -229,6 +231,7 @@ class Bound(StrEnum):
     HIGH_WATERMARK = "high watermark"
     LAST_STABLE_OFFSET = "last stable offset"
     MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+    LOCAL_LOG_START = "local log start"
 
 
 @dataclass(frozen=True, slots=True)

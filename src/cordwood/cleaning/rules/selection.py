@@ -224,6 +224,7 @@ def clean_range(
     *,
     min_compaction_lag_ms: int = 0,
     now_ms: int = 0,
+    local_start: int | None = None,
 ) -> CleanRange:
     """Return the cleanable range of a log with at least one segment.
 
@@ -233,6 +234,7 @@ def clean_range(
         last_stable_offset: the log's last stable offset; at most its high watermark.
         min_compaction_lag_ms: `min.compaction.lag.ms`.
         now_ms: the time of the clean.
+        local_start: see `LogFacts.local_start_offset`.
     """
     active = segments[-1].base_offset
     # Of several equal bounds, `min` takes the first.
@@ -240,6 +242,8 @@ def clean_range(
     young = _too_young(segments, first_dirty, min_compaction_lag_ms, now_ms)
     if young is not None:
         bounds.append((young.base_offset, Bound.MIN_COMPACTION_LAG))
+    if local_start is not None:
+        bounds.append((local_start, Bound.LOCAL_LOG_START))
     bound_offset, bound = min(bounds, key=lambda one: one[0])
     end = max(first_dirty, bound_offset)
     # A segment is cleaned as a whole or not at all.
@@ -335,6 +339,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         facts.last_stable_offset,
         min_compaction_lag_ms=config.integer("min.compaction.lag.ms"),
         now_ms=now_ms,
+        local_start=facts.local_start_offset,
     )
     if found.bound is Bound.LAST_STABLE_OFFSET and facts.last_stable_offset == facts.high_watermark.offset:
         found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
@@ -457,11 +462,17 @@ def _min_compaction_lag(facts: LogFacts, config: TopicConfig, found: CleanRange,
     return config_reason(name, config[name], why, f"cleanable from {utc(young.largest_timestamp + lag)} on")
 
 
+def _local_log_start(_facts: LogFacts, _config: TopicConfig, found: CleanRange, _now_ms: int) -> Reason:
+    what = f"segments from offset {found.bound_offset} on are still on the disk of a broker"
+    return Reason(what, until="cleanable once they are only in the tier")
+
+
 _BOUND_REASONS: Mapping[Bound, Callable[[LogFacts, TopicConfig, CleanRange, int], Reason]] = {
     Bound.ACTIVE_SEGMENT: _active_segment,
     Bound.HIGH_WATERMARK: _high_watermark,
     Bound.LAST_STABLE_OFFSET: _last_stable_offset,
     Bound.MIN_COMPACTION_LAG: _min_compaction_lag,
+    Bound.LOCAL_LOG_START: _local_log_start,
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from cordwood.cleaning.engine.partition import Cleaned
 from cordwood.cleaning.engine.task import Failure, Indexes, PartitionTask, tasks_of
 from cordwood.cleaning.rules.plan import Compaction, Decision, PartitionPlan, Plan
+from cordwood.commands.in_place.proving import Proofs
 from cordwood.commands.options import IndexOptions
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
@@ -42,6 +43,11 @@ class LockedDirectories:
     locks: Sequence[DirectoryLock]
     kept: KeepFolder | None
     now_ms: int
+
+    @property
+    def names(self) -> Mapping[str, TopicPartition]:
+        """The partition in each directory, by path."""
+        return {place.path: place.name.topic_partition for place in self.places if place.name is not None}
 
     @property
     def keep(self) -> Keep | None:
@@ -215,19 +221,16 @@ class Ledger:
     Attributes:
         progress: progress of the partitions to clean, by path.
         failures: partitions that could not be loaded or cleaned, by path.
-        verified: number of records that were proved right.
+        proofs: sums of the proofs.
         bytes_read, bytes_written: bytes that the cleans' tasks read, without proofs, and wrote.
-        proof_bytes_read: bytes that proofs read.
         index_bytes: bytes of key indexes in `bytes_written`.
     """
 
     progress: dict[str, PartitionProgress] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
-    verified: int = 0
-    verify_seconds: float = 0.0
+    proofs: Proofs = field(default_factory=Proofs)
     bytes_read: int = 0
     bytes_written: int = 0
-    proof_bytes_read: int = 0
     index_bytes: int = 0
 
     def begin(self, work: InPlaceWork) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
+import json
 import posixpath
 import re
 import threading
@@ -31,13 +32,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError
+from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError, RequestError
 from cordwood.common.types import override
-from cordwood.fs.base import ReadableFile, Store
+from cordwood.fs.base import ReadableFile, Store, TargetStore
+from cordwood.record.record import write_varint
 from cordwood.storage.formats.filenames import FileKind, topic_fault
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.formats.messages.schema import read_uvarint
+from cordwood.storage.formats.messages.schema import encode_uvarint, read_uvarint
 from cordwood.storage.formats.text import parse_integer, parse_json, shown
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.chunks import (
     CHUNK_BYTES_MAX,
@@ -50,7 +53,16 @@ from cordwood.storage.tier.chunks import (
     decode_chunk_sizes,
     decrypt_data_key,
 )
-from cordwood.storage.tier.local import ID_LENGTH, Layout, StoredObjects, check_names, grouped, is_id, object_stem
+from cordwood.storage.tier.local import (
+    ID_LENGTH,
+    Layout,
+    StoredObjects,
+    check_names,
+    grouped,
+    is_id,
+    object_stem,
+    upload,
+)
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 MANIFEST_BYTES_MAX = 64 << 20
@@ -159,6 +171,17 @@ def _varlong(value: bytes | None) -> int | None:
     return (number >> 1) ^ -(number & 1)
 
 
+def encode_custom_metadata(size_bytes: int, prefix: str, key: str, like: CustomMetadata) -> bytes:
+    """Encode custom metadata with the fields that `like` has."""
+    values = [
+        (0, write_varint(size_bytes), like.stored_bytes is not None),
+        (1, encode_uvarint(len(prefix.encode()) + 1) + prefix.encode(), like.prefix is not None),
+        (2, encode_uvarint(len(key.encode()) + 1) + key.encode(), like.key is not None),
+    ]
+    fields = [bytes([tag]) + encode_uvarint(len(value)) + value for tag, value, is_there in values if is_there]
+    return encode_uvarint(len(fields)) + b"".join(fields)
+
+
 def _compact_string(value: bytes | None) -> str | None:
     if value is None:
         return None
@@ -258,6 +281,47 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     return Manifest(segment, chunks, places, is_compressed, encryption)
 
 
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Encode the manifest of a segment that is neither compressed nor encrypted, as the plugin does."""
+    assert manifest.chunks.ends is None and not manifest.is_compressed and manifest.encryption is None
+    chunks, one = manifest.chunks, manifest.segment
+    last = chunks.count - 1
+    content = {
+        "version": _VERSION,
+        "chunkIndex": {
+            "type": "fixed",
+            "originalChunkSize": chunks.chunk_bytes,
+            "originalFileSize": chunks.size_bytes,
+            "transformedChunkSize": chunks.stored_chunk_bytes,
+            "finalTransformedChunkSize": chunks.plain_bytes(last),
+        },
+        "segmentIndexes": {
+            name: dict(zip(("position", "size"), manifest.indexes[kind], strict=True))
+            if kind in manifest.indexes
+            else None
+            for name, kind in _INDEX_NAMES.items()
+        },
+        "compression": False,
+        "remoteLogSegmentMetadata": {
+            "remoteLogSegmentId": {
+                "topicIdPartition": {
+                    "topicId": one.topic_id,
+                    "topicPartition": {"topic": one.topic, "partition": one.partition},
+                },
+                "id": one.id,
+            },
+            "startOffset": one.start_offset,
+            "endOffset": one.end_offset,
+            "maxTimestampMs": one.max_timestamp_ms,
+            "brokerId": one.broker,
+            "eventTimestampMs": one.event_time_ms,
+            "segmentLeaderEpochs": {str(entry.epoch): entry.start_offset for entry in one.epochs},
+            "txnIdxEmpty": one.transaction_index_empty,
+        },
+    }
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def _chunk_index(fields: _Fields) -> ChunkIndex:
     size_bytes = fields.integer("originalFileSize", 1, _INT32_MAX)
     chunk_bytes = fields.integer("originalChunkSize", 1, CHUNK_BYTES_MAX)
@@ -329,7 +393,7 @@ class AivenLayout(Layout):
         keys: private keys for encrypted segments.
     """
 
-    def __init__(self, store: Store, root: str, keys: Sequence[TierKey] = ()) -> None:
+    def __init__(self, store: TargetStore, root: str, keys: Sequence[TierKey] = ()) -> None:
         self._store = store
         self._root = root
         self._keys = tuple(keys)
@@ -393,6 +457,42 @@ class AivenLayout(Layout):
     @override
     def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
         return self.manifest(segment).segment.epochs
+
+    @override
+    def check_replaceable(self, segment: RemoteSegment) -> None:
+        if self.manifest(segment).encryption is not None:
+            raise RequestError(
+                f"{self._path(segment, _LOG)} is encrypted, and new segments are written without encryption. "
+                "Write a cleaned copy instead: --output DIR2"
+            )
+
+    @override
+    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment) -> bytes | None:
+        before = self.manifest(like).chunks.chunk_bytes
+        log, indexes, manifest = self.object_paths(segment)
+        upload(self._store, files[FileKind.LOG], log)
+        pieces, places = [], {}
+        for kind in _INDEX_NAMES.values():
+            if kind in files:
+                pieces.append(read_file(self._store, files[kind]))
+                places[kind] = (sum(map(len, pieces[:-1])), len(pieces[-1]))
+        self._store.put(indexes, b"".join(pieces))
+        chunks = ChunkIndex(before, segment.size_bytes, before, segment.size_bytes)
+        data = encode_manifest(Manifest(segment, chunks, places, is_compressed=False, encryption=None))
+        self._store.put(manifest, data)
+        if like.custom_metadata is None:
+            return None
+        custom, key = decode_custom_metadata(like.custom_metadata), log.removeprefix(self._key_prefix())
+        # Below a folder that a bucket was copied to, it is not known where the bucket begins.
+        bucket = _BUCKET.match(log)
+        prefix = self._key_prefix()[bucket.end() + 1 :] if bucket else custom.prefix or ""
+        size_bytes = segment.size_bytes + sum(map(len, pieces)) + len(data)
+        return encode_custom_metadata(size_bytes, prefix, key.removesuffix(_LOG), custom)
+
+    @override
+    def object_paths(self, segment: RemoteSegment) -> list[str]:
+        check_names(segment)
+        return [self._path(segment, ending) for ending in (_LOG, _INDEXES, _MANIFEST)]
 
     def _folders(self, topic: str | None = None) -> Iterator[tuple[str, TopicIdPartition]]:
         """Yield the folder of each partition."""

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from cordwood.common.errors import BadNameError, CorruptFileError
 from cordwood.common.types import NONE, TopicPartition, override
-from cordwood.fs.base import FileInfo, ReadableFile, Store
+from cordwood.fs.base import FileInfo, ReadableFile, TargetStore
 from cordwood.storage.formats import leader_epochs, offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind, check_topic, offset_name, parse_directory
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -117,6 +117,40 @@ class Layout(Protocol):
             CorruptFileError: it is invalid.
         """
 
+    @abstractmethod
+    def check_replaceable(self, segment: RemoteSegment) -> None:
+        """Raise RequestError if the bytes of a segment may not be written to a new one, as it is encrypted."""
+
+    @abstractmethod
+    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment) -> bytes | None:
+        """Write the objects of a new segment; they are durable on return.
+
+        Args:
+            files: path of each file on this machine.
+            like: a segment that is replaced by it; its settings are kept where both can have them.
+
+        Returns:
+            the custom metadata of the segment.
+        """
+
+    @abstractmethod
+    def object_paths(self, segment: RemoteSegment) -> list[str]:
+        """Return the paths that the objects of a segment have if they exist, in the order of writing."""
+
+
+#: Larger files are not read into memory to upload them.
+_PUT_BYTES_MAX = 8 << 20
+
+
+def upload(store: TargetStore, source: str, target: str) -> None:
+    """Copy a file of this machine to an object. On a disk, its name is durable after the next `put` in its folder."""
+    with store.open(source) as file:
+        if (size := file.size()) <= _PUT_BYTES_MAX:
+            store.put(target, file.read(0, size))
+            return
+    store.copy(source, target)
+    store.sync_file(target)
+
 
 def grouped(
     infos: Iterable[FileInfo], folder: str, names: re.Pattern[str], partition: TopicIdPartition
@@ -166,7 +200,7 @@ class LocalLayout(Layout):
         root: the folder that `dir` configures, or `kafka-tiered-storage` in it.
     """
 
-    def __init__(self, store: Store, root: str) -> None:
+    def __init__(self, store: TargetStore, root: str) -> None:
         self._store = store
         self._root = root.rstrip("/") or "/"
         self._folder: str | None = None
@@ -223,6 +257,24 @@ class LocalLayout(Layout):
         data = self._read_small(path, FileKind.LEADER_EPOCHS)
         entries = leader_epochs.decode(data, path + _ENDINGS[FileKind.LEADER_EPOCHS])
         return _epochs_within(leader_epochs.history(entries).entries, segment.start_offset, segment.end_offset)
+
+    @override
+    def check_replaceable(self, segment: RemoteSegment) -> None:
+        """Do nothing: files are never encrypted."""
+
+    @override
+    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment) -> bytes | None:
+        for kind, path in zip(_ENDINGS, self.object_paths(segment), strict=True):
+            if kind in files:
+                upload(self._store, files[kind], path)
+        self._listings.pop(self._folder_of(segment), None)
+        return None
+
+    @override
+    def object_paths(self, segment: RemoteSegment) -> list[str]:
+        check_names(segment)
+        stem = posixpath.join(self._folder_of(segment), object_stem(segment))
+        return [stem + ending for ending in _ENDINGS.values()]
 
     def _segment(
         self,

@@ -14,13 +14,16 @@ Source: Kafka RemoteLogMetadataSerde, RemoteLogSegmentState, RemoteLogMetadataTo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
+from struct import Struct
 from typing import Any, NamedTuple
 
 from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.messages.schema import encode_uvarint
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA, decode_record
+from cordwood.storage.formats.properties import decode_id
 
 # ---- states and segments ---------------------------------------------------------------------------------------------
 
@@ -223,6 +226,56 @@ _EVENTS: Mapping[int, Callable[[Mapping[str, Any]], Event]] = {
     2: _partition_delete,
     3: _snapshot,
 }
+
+
+def encode_event(event: SegmentEvent | UpdateEvent) -> bytes:
+    """Encode an event as the value of its record."""
+    if isinstance(event, UpdateEvent):
+        fields = _INT64.pack(event.event_time_ms) + _nullable(event.custom_metadata)
+        body = _segment_id(event.topic_id_partition, event.id) + _INT32.pack(event.broker) + fields
+        return _UPDATE + body + bytes([event.state]) + _NO_TAGS
+    one = event.segment
+    epochs = b"".join(_INT32.pack(epoch) + _INT64.pack(offset) + _NO_TAGS for epoch, offset in map(astuple, one.epochs))
+    return b"".join(
+        [
+            _SEGMENT,
+            _segment_id(one.topic_id_partition, one.id),
+            _INT64.pack(one.start_offset),
+            _INT64.pack(one.end_offset),
+            _INT32.pack(one.broker),
+            _INT64.pack(one.max_timestamp_ms),
+            _INT64.pack(one.event_time_ms),
+            encode_uvarint(len(one.epochs) + 1),
+            epochs,
+            _INT32.pack(one.size_bytes),
+            _nullable(one.custom_metadata),
+            bytes([one.state]),
+            _EMPTY_TRANSACTION_INDEX if one.transaction_index_empty else _NO_TAGS,
+        ]
+    )
+
+
+_INT32, _INT64 = Struct(">i"), Struct(">q")
+#: Frame version 1, the number of the record's type, version 0.
+_SEGMENT, _UPDATE = b"\1\0\0", b"\1\1\0"
+_NO_TAGS = b"\0"
+#: One tagged field: tag 0, one byte, true.
+_EMPTY_TRANSACTION_INDEX = b"\1\0\1\1"
+
+
+def _segment_id(partition: TopicIdPartition, segment_id: str) -> bytes:
+    of_partition = _nullable(partition.topic.encode()) + _id(partition.topic_id) + _INT32.pack(partition.partition)
+    return of_partition + _NO_TAGS + _id(segment_id) + _NO_TAGS
+
+
+def _id(text: str) -> bytes:
+    value = decode_id(text)
+    assert value is not None, "an id that was decoded, or made here"
+    return value.bytes
+
+
+def _nullable(data: bytes | None) -> bytes:
+    return _NO_TAGS if data is None else encode_uvarint(len(data) + 1) + data
 
 
 def _partition(fields: Mapping[str, Any]) -> TopicIdPartition:

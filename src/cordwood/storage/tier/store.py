@@ -44,7 +44,7 @@ from cordwood.storage.tier.chunks import read_key
 from cordwood.storage.tier.configured import ConfiguredTier, LayoutKind
 from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
 from cordwood.storage.tier.remote_log import FAILED_COPIES, Answer, Attempts, RemoteLog, answers, apply_event
-from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition, decode_event
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, Snapshot, TopicIdPartition, decode_event
 
 #: Topics that a copy must not have: by them a broker would delete remote segments of the original.
 NOT_COPIED_FROM_TIER = (CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA)
@@ -68,7 +68,7 @@ class Tier:
     places: tuple[str, ...] = ()
     kind: LayoutKind | None = None
 
-    def open(self, store: Store) -> Layout:
+    def open(self, store: TargetStore) -> Layout:
         """Return the layout of the tier. If it is configured, nothing of the tier is read before it is needed.
 
         Raises:
@@ -89,7 +89,7 @@ class Tier:
             raise RequestError(f"the tier {self.root}: nothing is there, so remote segments cannot be read")
         return self._aiven(store, root)
 
-    def _aiven(self, store: Store, root: str) -> AivenLayout:
+    def _aiven(self, store: TargetStore, root: str) -> AivenLayout:
         return AivenLayout(store, root, [read_key(store, path) for path in self.keys])
 
 
@@ -150,6 +150,7 @@ class RemotePart:
         lineage: leader epochs of the partition.
         log_start: the log start offset in the checkpoint; 0 without an entry.
         local_start: first offset on the disk; MAX_OFFSET without a local segment.
+        metadata_path: directory of the metadata partition with its records; None if the tier alone is read.
     """
 
     log: RemoteLog
@@ -157,6 +158,7 @@ class RemotePart:
     lineage: tuple[EpochEntry, ...]
     log_start: int
     local_start: int
+    metadata_path: str | None = None
 
     @property
     def copied(self) -> Sequence[RemoteSegment]:
@@ -233,6 +235,7 @@ class TierStore(WrappedTargetStore):
         self.refused: dict[str, list[DataError]] = {}
         self._pass_over = pass_over
         self._logs = dict(logs)
+        self._metadata: dict[tuple[str, TopicIdPartition], str] = {}
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
         #: Log start offsets in the checkpoint of each log directory, as of its last listing.
@@ -320,11 +323,11 @@ class TierStore(WrappedTargetStore):
             return None
         key = TopicIdPartition(encode_id(topic_id), name.topic_partition.topic, name.topic_partition.partition)
         directory = posixpath.dirname(path)
-        log = self.remote_logs(directory).get(key)
+        home, log = directory, self.remote_logs(directory).get(key)
         if log is None:
             # A broker with several disks has each partition of the metadata topic on one of them.
-            others = (self.remote_logs(one).get(key) for one in self._other_directories(directory))
-            log = next((one for one in others if one is not None), None)
+            home = next((one for one in self._other_directories(directory) if key in self.remote_logs(one)), home)
+            log = self.remote_logs(home).get(key)
         files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
         starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
         local_start, start = min(starts, default=MAX_OFFSET), self._log_start(directory, name.topic_partition)
@@ -340,7 +343,8 @@ class TierStore(WrappedTargetStore):
         with contextlib.suppress(CorruptFileError):
             lineage = read_leader_epochs(self._store, path).entries
         found = answers(log, lineage, start := start or 0, local_start)
-        return RemotePart(log, tuple(found), tuple(lineage), start, local_start)
+        metadata = self._metadata.get((home, key))
+        return RemotePart(log, tuple(found), tuple(lineage), start, local_start, metadata)
 
     def _log_start(self, directory: str, partition: TopicPartition) -> int | None:
         if directory not in self._log_starts:
@@ -447,7 +451,10 @@ class TierStore(WrappedTargetStore):
                 try:
                     for record in LogView(path, fs=self._store).records():
                         try:
-                            apply_event(logs, decode_event(record.value))
+                            event = decode_event(record.value)
+                            apply_event(logs, event)
+                            if not isinstance(event, Snapshot):
+                                self._metadata[directory, event.topic_id_partition] = path
                         except DataError as error:
                             error.offset = record.offset
                             self._refuse(error.at(path), refused)

@@ -26,6 +26,7 @@ def clean_body(result: CleanResult) -> Content:
     before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
     counts, cleaned = result.counts, result.with_fate(Fate.CLEANED)
     where = result.target if result.in_place is None else ", ".join(result.in_place.directories)
+    where = where if result.in_tier is None else result.in_tier.tier
     return [
         tag("h1", "Clean"),
         paragraph(printable(where) or "nothing was written", f", as of {utc(result.now_ms)}", class_="quiet"),

@@ -329,6 +329,16 @@ def read_uvarint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]
     return value, at
 
 
+def encode_uvarint(value: int) -> bytes:
+    """Encode a varint of up to 31 bits."""
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
 def _cut(size_bytes: int, at: int, end: int) -> _StoppedError:
     return _StoppedError(f"{size_bytes} bytes at byte {at}, where {end - at} are left", at)
 
