@@ -13,10 +13,12 @@ a diff.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import doctest
 import importlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -51,6 +53,7 @@ from cordwood.tables.source.options import known_options
 from cordwood.tables.source.schema import KAFKA_COLUMNS, MORE_COLUMNS, SourceColumn
 from tests.command import run
 from tests.damage.samples import UNCOVERED
+from tests.fixtures import fixture
 from tests.fs.object_server import environment, running_server
 from tests.knobs import REWRITE
 from tests.spark_folder import folder_of
@@ -252,6 +255,11 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
         monkeypatch.chdir(folder)
     if "$ cordwood" in page.read_text() and "s3://" in page.read_text():
         request.getfixturevalue("bucket")
+    if "--tier bucket/" in page.read_text():
+        shutil.copytree(fixture("aiven-s3") / "bucket", "bucket")
+        key = json.loads((fixture("aiven-s3") / "test-key.json").read_text())
+        encoded = base64.b64encode(bytes.fromhex(key["hex"])).decode()
+        Path("key1.pem").write_text(f"-----BEGIN PRIVATE KEY-----\n{encoded}\n-----END PRIVATE KEY-----\n")
     shell = Shell()
     names: dict[str, Any] = {}
     for language, body in blocks(page.read_text()):

@@ -153,3 +153,15 @@ def test_an_older_topic_of_the_same_name_is_left_out_and_named(tmp_path: Path) -
 
 def topic_id_in(partition: Path) -> str:
     return (partition / "partition.metadata").read_text().split("topic_id: ")[1].strip()
+
+
+def test_a_gap_in_the_tier_is_named(tmp_path: Path) -> None:
+    bucket, key = copy_of(fixture("aiven-s3") / "bucket", tmp_path / "bucket"), fixture("aiven-s3") / "test-key.json"
+    for path in bucket.glob(f"kafka/payments-*/0/{230:020}-*"):
+        path.unlink()
+    for path in bucket.glob(f"kafka/payments-*/0/{0:020}-*"):  # retention may have deleted that
+        path.unlink()
+    words = ["--tier", bucket / "kafka", "--tier-key", key, "--topic", "payments"]
+    text = run("fetch", tmp_path / "restored", *words).output
+    assert text.count("missing in") == 1
+    assert "missing in payments-0: offsets 230 to 340 are in no segment of the tier" in text

@@ -35,6 +35,15 @@ from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER, TierStore
 
 
 @dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """Offsets of a partition that are in no segment of its tier."""
+
+    partition: str
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class FetchResult(Presentable):
     """The result of a download.
 
@@ -42,6 +51,7 @@ class FetchResult(Presentable):
         has_checksums: whether each file was compared with a checksum in the manifest of the copy.
         has_tier: whether remote segments are in it as ordinary files.
         older_topics: topics in the tier that are not in it, as a newer topic has their name.
+        missing: offsets between remote segments, and up to the local ones, that the tier does not have.
     """
 
     source: str
@@ -52,6 +62,7 @@ class FetchResult(Presentable):
     seconds: float
     has_tier: bool = False
     older_topics: tuple[OlderTopic, ...] = ()
+    missing: tuple[MissingOffsets, ...] = ()
 
 
 def fetch_directory(
@@ -216,7 +227,21 @@ def _fetch_with_tier(
         else:
             folder = store.absolute_path(source)
         result = fetch_directory(store, folder, target, has_checksums=False, on_bytes=on_bytes, carries=carries)
-    return replace(result, source=source or store.tier.root, has_tier=True, older_topics=tuple(older))
+        missing = tuple(_missing(store, folder, carries, has_log_starts=source is not None))
+    source = source or store.tier.root
+    return replace(result, source=source, has_tier=True, older_topics=tuple(older), missing=missing)
+
+
+def _missing(
+    store: TierStore, folder: str, carries: Callable[[str], bool], *, has_log_starts: bool
+) -> Iterator[MissingOffsets]:
+    """Yield the gaps in the remote parts of partitions; without log starts, it is not known where a log begins."""
+    for name in filter(carries, store.names_in(folder)):
+        if (part := store.remote_part(f"{folder}/{name}")) is None:
+            continue
+        for first, last in part.gaps:
+            if has_log_starts or first > part.log_start:
+                yield MissingOffsets(name, first, last)
 
 
 # ---- the result as text and JSON -------------------------------------------------------------------------------------
@@ -236,6 +261,9 @@ def _sentences(result: FetchResult) -> Iterator[str]:
     for one in result.older_topics:
         what = f"{number(one.segments, 'segment')} of an older topic {one.topic}, with id {one.topic_id}"
         yield f"left out: {what}, the last copied {time_text(one.last_copy_ms)}"
+    for gap in result.missing:
+        what = f"offsets {gap.first_offset} to {gap.last_offset} are in no segment of the tier"
+        yield f"missing in {gap.partition}: {what}; restore older versions of its objects in the store, and fetch again"
     if result.has_tier:
         yield f"next: cordwood check {result.target}; a broker needs the topics with their ids and their retention"
     elif result.has_checksums:

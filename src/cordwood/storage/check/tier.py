@@ -47,7 +47,8 @@ def check_remote_part(
             faulty.add(answer.segment.id)
             where = error.path or path
             findings.add(Kind.TIER_OBJECT, where, f"{_named(answer.segment)}: {error.what}", offset=answer.first_offset)
-    _check_offsets(path, part, findings)
+    for first, last in part.gaps:
+        _add_gap(path, part, first, last + 1, findings)
     _check_branches(path, part, answering, findings)
     _check_unlisted(path, part.log, findings)
     _check_attempts(path, part, findings)
@@ -106,19 +107,6 @@ def _object_fault(segment: RemoteSegment, path: str, answering: set[str], layout
     if what:
         findings.add(kind, where or path, f"{_named(segment)}: {what}", offset=segment.start_offset, severity=severity)
     return bool(what)
-
-
-def _check_offsets(path: str, part: RemotePart, findings: Findings) -> None:
-    """Report offsets from the log start to the local start that no segment answers for."""
-    answers = part.answers
-    end = part.local_start
-    if end == MAX_OFFSET:
-        end = answers[-1].last_offset + 1 if answers else 0
-    at = part.log_start
-    for first, last in [*((answer.first_offset, answer.last_offset) for answer in answers), (end, end)]:
-        if at < min(first, end):
-            _add_gap(path, part, at, min(first, end), findings)
-        at = max(at, last + 1)
 
 
 def _add_gap(path: str, part: RemotePart, first: int, end: int, findings: Findings) -> None:

@@ -178,6 +178,19 @@ class RemotePart:
         return NONE
 
     @property
+    def gaps(self) -> Sequence[tuple[int, int]]:
+        """The ranges of offsets from the log start to the first local segment that no segment answers for."""
+        end = self.local_start
+        if end == MAX_OFFSET:
+            end = self.answers[-1].last_offset + 1 if self.answers else 0
+        found, at = [], self.log_start
+        for first, last in [*((one.first_offset, one.last_offset) for one in self.answers), (end, end)]:
+            if at < min(first, end):
+                found.append((at, min(first, end) - 1))
+            at = max(at, last + 1)
+        return found
+
+    @property
     def failing_copies(self) -> Mapping[int, Attempts]:
         """The segments whose copies failed again and again and that are still to be copied, by start offset."""
         tries = self.log.failed_copies
