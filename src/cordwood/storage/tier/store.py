@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.common.types import NONE, TopicPartition, override
-from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, Store, TargetStore
+from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, TargetStore
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedTargetStore
 from cordwood.storage.formats.filenames import (
