@@ -28,6 +28,8 @@ RUN = ".cordwood-run.json"
 WORK = ".cordwood"
 #: Names at the root of a copy that are not files of the log.
 OWN_NAMES = frozenset([MANIFEST, RUN, WORK])
+#: The folder with the manifests of a live log's tier (`storage.tier.generations`), which is never part of a copy.
+TIER_FOLDER = ".cordwood-tier"
 #: Larger than the manifest of any copy: with 100,000 files it has 20 MB.
 MANIFEST_BYTES_MAX = 256 << 20
 _VERSION = 1

@@ -37,6 +37,7 @@ from cordwood.fs.manifest import (
     MANIFEST_BYTES_MAX,
     OWN_NAMES,
     RUN,
+    TIER_FOLDER,
     CopiedFile,
     Manifest,
     decode,
@@ -143,7 +144,8 @@ class ObjectStore(Store):
         Raises:
             RequestError: the directory belongs to an unfinished copy.
         """
-        if not self._place(path).bucket:
+        # The folders above a live log's manifests have many objects, and would be listed for each log that is opened.
+        if not self._place(path).bucket or _is_tier_folder(path):
             return None
         root, below = normal_url(path), ""
         for _ in range(_COPY_DEPTH):
@@ -269,7 +271,7 @@ class ObjectStore(Store):
         if meta is None:
             return None
         whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
-        if whole is not None:
+        if whole is not None and not _is_tier_folder(parent):
             self._ask_for_siblings(parent, name, listed)
         return _ObjectFile(path, meta, self.patience, whole)
 
@@ -375,6 +377,10 @@ class ObjectStore(Store):
             return answer(path, lambda: obstore.head(client, key))
         except FileNotFoundError:
             return None
+
+
+def _is_tier_folder(path: str) -> bool:
+    return posixpath.basename(path.rstrip("/")) == TIER_FOLDER
 
 
 def _directory(name: str) -> FileInfo:

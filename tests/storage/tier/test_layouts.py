@@ -318,6 +318,25 @@ def test_manifests_and_custom_metadata_are_encoded_as_by_the_plugin() -> None:
         assert encode_custom_metadata(sum(sizes), found.prefix, found.key, found) == custom
 
 
+def test_a_segment_that_replaces_no_other_is_written_in_chunks_of_4_mib(aiven: AivenLayout, tmp_path: Path) -> None:
+    plain = segment_at(aiven, "payments", PLAIN)
+    files = {}
+    for kind in aiven.kinds(plain):
+        files[kind] = str(tmp_path / kind.lstrip("."))
+        Path(files[kind]).write_bytes(content(aiven, plain, kind))
+    layout = AivenLayout(FS, f"{tmp_path}/tier/")
+    folder = Path(layout.folder(plain.topic_id_partition))
+    (folder / ".cordwood-tier").mkdir(parents=True)
+    assert layout.write(plain, files, None) is None
+    assert list(layout.segments()) == [plain]
+    assert layout.manifest(plain).chunks.chunk_bytes == 4 << 20
+    assert {kind: content(layout, plain, kind) for kind in files} == {
+        kind: content(aiven, plain, kind) for kind in files
+    }
+    # The folder of a live log's manifests is no object.
+    assert [(found.segment_id, found.count) for found in layout.objects()] == [(plain.id, 3)]
+
+
 def test_a_bucket_is_read_by_ranges_also_where_a_segment_has_an_older_prefix(bucket: Path, key: TierKey) -> None:
     store, root = ObjectTargetStore(), "memory://tier"
     for path in bucket.glob("payments-*/0/*"):

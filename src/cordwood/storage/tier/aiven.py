@@ -35,6 +35,7 @@ import numpy as np
 from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError, RequestError
 from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile, Store, TargetStore
+from cordwood.fs.manifest import TIER_FOLDER
 from cordwood.record.record import write_varint
 from cordwood.storage.formats.filenames import FileKind, topic_fault
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -58,6 +59,7 @@ from cordwood.storage.tier.local import (
     Layout,
     StoredObjects,
     check_names,
+    check_partition,
     grouped,
     is_id,
     object_stem,
@@ -84,6 +86,8 @@ _INDEX_NAMES = {
     "leaderEpoch": FileKind.LEADER_EPOCHS,
     "transaction": FileKind.TRANSACTION_INDEX,
 }
+#: Size of a chunk of a segment that replaces no other.
+_CHUNK_BYTES = 4 << 20
 #: Maximum number of cached manifests, and of chunks in them.
 _MANIFESTS_CACHED, _CHUNKS_CACHED = 1024, 1 << 20
 
@@ -446,13 +450,14 @@ class AivenLayout(Layout):
 
     @override
     def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
-        for path, _ in self._folders(topic):
+        for path, _ in self.folders(topic):
             yield from self._segments_in(path)
 
     @override
     def objects(self) -> Iterator[StoredObjects]:
-        for path, partition in self._folders():
-            yield from grouped(self._store.list(path), path, _OBJECT_NAME, partition)
+        for path, partition in self.folders():
+            infos = [info for info in self._store.list(path) if info.name != TIER_FOLDER]
+            yield from grouped(infos, path, _OBJECT_NAME, partition)
 
     @override
     def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
@@ -467,8 +472,8 @@ class AivenLayout(Layout):
             )
 
     @override
-    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment) -> bytes | None:
-        before = self.manifest(like).chunks.chunk_bytes
+    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment | None) -> bytes | None:
+        chunk_bytes = _CHUNK_BYTES if like is None else self.manifest(like).chunks.chunk_bytes
         log, indexes, manifest = self.object_paths(segment)
         upload(self._store, files[FileKind.LOG], log)
         pieces, places = [], {}
@@ -477,10 +482,10 @@ class AivenLayout(Layout):
                 pieces.append(read_file(self._store, files[kind]))
                 places[kind] = (sum(map(len, pieces[:-1])), len(pieces[-1]))
         self._store.put(indexes, b"".join(pieces))
-        chunks = ChunkIndex(before, segment.size_bytes, before, segment.size_bytes)
+        chunks = ChunkIndex(chunk_bytes, segment.size_bytes, chunk_bytes, segment.size_bytes)
         data = encode_manifest(Manifest(segment, chunks, places, is_compressed=False, encryption=None))
         self._store.put(manifest, data)
-        if like.custom_metadata is None:
+        if like is None or like.custom_metadata is None:
             return None
         custom, key = decode_custom_metadata(like.custom_metadata), log.removeprefix(self._key_prefix())
         # Below a folder that a bucket was copied to, it is not known where the bucket begins.
@@ -494,7 +499,16 @@ class AivenLayout(Layout):
         check_names(segment)
         return [self._path(segment, ending) for ending in (_LOG, _INDEXES, _MANIFEST)]
 
-    def _folders(self, topic: str | None = None) -> Iterator[tuple[str, TopicIdPartition]]:
+    def folder(self, partition: TopicIdPartition) -> str:
+        """Return the folder with the objects of a partition.
+
+        Raises:
+            BadNameError: the topic or its id cannot be part of an object's name.
+        """
+        check_partition(partition)
+        return f"{self._key_prefix()}{partition.topic}-{partition.topic_id}/{partition.partition}"
+
+    def folders(self, topic: str | None = None) -> Iterator[tuple[str, TopicIdPartition]]:
         """Yield the folder of each partition."""
         folder, beginning = posixpath.split(self._key_prefix())
         for name, is_directory in self._names_in(folder).items():

@@ -122,12 +122,13 @@ class Layout(Protocol):
         """Raise RequestError if the bytes of a segment may not be written to a new one, as it is encrypted."""
 
     @abstractmethod
-    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment) -> bytes | None:
+    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment | None) -> bytes | None:
         """Write the objects of a new segment; they are durable on return.
 
         Args:
             files: path of each file on this machine.
-            like: a segment that is replaced by it; its settings are kept where both can have them.
+            like: a segment that is replaced by it; its settings are kept where both can have them. None: the layout's
+                defaults.
 
         Returns:
             the custom metadata of the segment.
@@ -174,12 +175,21 @@ def grouped(
 
 def check_names(segment: RemoteSegment) -> None:
     """Raise BadNameError unless the names of a segment's objects stay in the tier's folder."""
-    check_topic(segment.topic)
-    if not 0 <= segment.partition <= _PARTITION_MAX:
-        raise BadNameError(f"{segment.partition} is not the number of a partition")
-    for text in (segment.topic_id, segment.id):
-        if not is_id(text):
-            raise BadNameError(f"{shown(text)} is not an id, which has {ID_LENGTH} characters of base64")
+    check_partition(segment.topic_id_partition)
+    _check_id(segment.id)
+
+
+def check_partition(partition: TopicIdPartition) -> None:
+    """Raise BadNameError unless the name of a partition's folder stays in the tier's folder."""
+    check_topic(partition.topic)
+    if not 0 <= partition.partition <= _PARTITION_MAX:
+        raise BadNameError(f"{partition.partition} is not the number of a partition")
+    _check_id(partition.topic_id)
+
+
+def _check_id(text: str) -> None:
+    if not is_id(text):
+        raise BadNameError(f"{shown(text)} is not an id, which has {ID_LENGTH} characters of base64")
 
 
 def is_id(text: str) -> bool:
@@ -263,7 +273,7 @@ class LocalLayout(Layout):
         """Do nothing: files are never encrypted."""
 
     @override
-    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment) -> bytes | None:
+    def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment | None) -> bytes | None:
         for kind, path in zip(_ENDINGS, self.object_paths(segment), strict=True):
             if kind in files:
                 upload(self._store, files[kind], path)
