@@ -37,6 +37,9 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
  *     "initialized":false asks a cache that still reads the metadata topic. Ids are your own words.
  * {"do":"within","end":150,"epochs":{"0":90,"2":120},"lineage":{"0":0,"2":120},"log_end":300}
  *                                                       RemoteLogManager.isRemoteSegmentWithinLeaderEpochs
+ * {"do":"retention","events":[…],"lineage":{"0":0},"log_start":0,"log_end":300,"retention_ms":-1,"retention_bytes":-1,
+ *  "now":1,"rounds":1,"stuck":["A"]}                  RLMExpirationTask; events as above, with "size" and "time"; the
+ *     deletion of stuck segments fails. Answers the segments whose deletion is tried in each round, and the log start.
  * {"do":"transition","from":0,"to":1}                   RemoteLogSegmentState.isValidTransition; "from":null
  * {"do":"metadata_partition","topic_id":"…","partition":0,"partitions":50}      RemoteLogMetadataTopicPartitioner
  * {"do":"decode","hex":"01…"}                           RemoteLogMetadataSerde: a record's value as text
@@ -70,6 +73,7 @@ final class OracleTier {
                 q.get("from") == null ? null : state(q, "from"), state(q, "to")));
             case "metadata_partition" -> a.put("metadata_partition", new RemoteLogMetadataTopicPartitioner((int) number(q, "partitions", 50))
                 .metadataPartition(partition(q)));
+            case "retention" -> OracleRetention.answer(q, a, partition(q));
             case "decode" -> a.put("text", new RemoteLogMetadataSerde().deserialize(HexFormat.of().parseHex((String) q.get("hex"))).toString());
             default -> throw new IllegalArgumentException("unknown question " + q.get("do"));
         }
@@ -81,27 +85,9 @@ final class OracleTier {
     }
 
     private static void cache(Map<String, Object> q, Map<String, Object> a) throws Exception {
-        RemoteLogMetadataCache cache = new RemoteLogMetadataCache();
-        if (!Boolean.FALSE.equals(q.get("initialized"))) hidden(RemoteLogMetadataCache.class, "markInitialized").invoke(cache);
         Map<RemoteLogSegmentId, String> names = new HashMap<>();
         List<Object> errors = new ArrayList<>();
-        for (Object each : (List<?>) q.get("events")) {
-            @SuppressWarnings("unchecked") Map<String, Object> event = (Map<String, Object>) each;
-            try {
-                if (event.containsKey("add")) {
-                    RemoteLogSegmentMetadata segment = segment((String) event.get("add"), event);
-                    if (event.get("state") != null) segment = segment.createWithUpdates(new RemoteLogSegmentMetadataUpdate(
-                        segment.remoteLogSegmentId(), 0, Optional.empty(), state(event, "state"), 1));
-                    names.put(segment.remoteLogSegmentId(), (String) event.get("add"));
-                    hidden(RemoteLogMetadataCache.class, "addCopyInProgressSegment", RemoteLogSegmentMetadata.class).invoke(cache, segment);
-                } else {
-                    hidden(RemoteLogMetadataCache.class, "updateRemoteLogSegmentMetadata", RemoteLogSegmentMetadataUpdate.class).invoke(cache,
-                        new RemoteLogSegmentMetadataUpdate(id((String) event.get("set")), 0, Optional.empty(), state(event, "state"), 1));
-                }
-            } catch (InvocationTargetException e) {
-                errors.add(List.of(event, e.getCause().getClass().getSimpleName()));
-            }
-        }
+        RemoteLogMetadataCache cache = cacheOf(q, names, errors);
         if (!errors.isEmpty()) a.put("errors", errors);
         for (String what : List.of("lookup", "next_transactions")) {
             if (q.get(what) == null) continue;
@@ -132,9 +118,42 @@ final class OracleTier {
         }
     }
 
+    /** The cache after the events of a question. */
+    static RemoteLogMetadataCache cacheOf(Map<String, Object> q, Map<RemoteLogSegmentId, String> names, List<Object> errors) throws Exception {
+        RemoteLogMetadataCache cache = new RemoteLogMetadataCache();
+        if (!Boolean.FALSE.equals(q.get("initialized"))) hidden(RemoteLogMetadataCache.class, "markInitialized").invoke(cache);
+        for (Object each : (List<?>) q.get("events")) {
+            @SuppressWarnings("unchecked") Map<String, Object> event = (Map<String, Object>) each;
+            try {
+                if (event.containsKey("add")) {
+                    RemoteLogSegmentMetadata segment = segment((String) event.get("add"), event);
+                    if (event.get("state") != null) segment = segment.createWithUpdates(new RemoteLogSegmentMetadataUpdate(
+                        segment.remoteLogSegmentId(), 0, Optional.empty(), state(event, "state"), 1));
+                    names.put(segment.remoteLogSegmentId(), (String) event.get("add"));
+                    hidden(RemoteLogMetadataCache.class, "addCopyInProgressSegment", RemoteLogSegmentMetadata.class).invoke(cache, segment);
+                } else {
+                    hidden(RemoteLogMetadataCache.class, "updateRemoteLogSegmentMetadata", RemoteLogSegmentMetadataUpdate.class).invoke(cache,
+                        new RemoteLogSegmentMetadataUpdate(id((String) event.get("set")), 0, Optional.empty(), state(event, "state"), 1));
+                }
+            } catch (InvocationTargetException e) {
+                errors.add(List.of(event, e.getCause().getClass().getSimpleName()));
+            }
+        }
+        return cache;
+    }
+
     // ---------------------------------------------------------------- fields of a question
 
-    private static Method hidden(Class<?> of, String name, Class<?>... types) throws Exception {
+    /** Call a method that is not public; its errors are unexpected. */
+    static Object call(Object on, String name, Class<?>[] types, Object... values) {
+        try {
+            return hidden(on.getClass(), name, types).invoke(on, values);
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    private static Method hidden(Class<?> of, String name, Class<?>... types) throws NoSuchMethodException {
         Method method = of.getDeclaredMethod(name, types);
         method.setAccessible(true);
         return method;
@@ -150,7 +169,7 @@ final class OracleTier {
     }
 
     private static RemoteLogSegmentMetadata segment(String word, Map<String, Object> q) {
-        return new RemoteLogSegmentMetadata(id(word), number(q, "start", 0), number(q, "end", 0), -1, 1, 0, (int) number(q, "size", 1),
+        return new RemoteLogSegmentMetadata(id(word), number(q, "start", 0), number(q, "end", 0), number(q, "time", -1), 1, 0, (int) number(q, "size", 1),
             new TreeMap<>(epochs(q.get("epochs"))), Boolean.TRUE.equals(q.getOrDefault("txn_empty", true)));
     }
 
@@ -161,7 +180,7 @@ final class OracleTier {
     }
 
     private static RemoteLogSegmentState state(Map<String, Object> q, String name) { return RemoteLogSegmentState.forId((byte) number(q, name, 0)); }
-    private static long number(Map<String, Object> q, String name, long otherwise) {
+    static long number(Map<String, Object> q, String name, long otherwise) {
         return q.get(name) == null ? otherwise : ((Number) q.get(name)).longValue();
     }
 }

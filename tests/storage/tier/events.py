@@ -139,6 +139,7 @@ def kafkas_event(text: str) -> dict[str, object]:
     return {
         "add": name, "start": segment.start_offset, "end": segment.end_offset,
         "epochs": kafkas_epochs(segment.epochs), "txn_empty": segment.transaction_index_empty,
+        "size": segment.size_bytes, "time": segment.max_timestamp_ms,
     }  # fmt: skip
 
 
