@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 from cordwood.common.partitioner import partition_of
@@ -124,6 +125,25 @@ def ask(log: RemoteLog, question: str) -> str:
         segment = log.lookup(*numbers) if what == "L" else next_with_transactions(log, *numbers)
         answer = names[segment.id] if segment else "-"
     return f"{what}({match[2]})={answer}"
+
+
+def random_events(random: Random) -> str:
+    """Segments of some leaders, whose epochs are parts of two lineages, through random states."""
+    lineages = [((0, 0), (1, 40), (2, 70), (4, 130)), ((0, 0), (1, 40), (3, 80))]
+    events, alive = [], []
+    for name in "ABCDEFGHIJ"[: random.randint(2, 10)]:
+        lineage, start = random.choice(lineages), random.randrange(0, 160, 10)
+        end = start + random.randrange(9, 80, 10)
+        inside = [
+            f"{epoch}:{max(at, start)}"
+            for (epoch, at), (_, behind) in zip(lineage, [*lineage[1:], (0, 1000)], strict=True)
+            if at <= end and behind > start
+        ]
+        events.append(f"{name}[{start}..{end}] {{{', '.join(inside)}}}{random.choice(('', ' aborted'))}")
+        alive.append(name)
+        for _ in range(random.randint(0, 4)):
+            events.append(f"{random.choice(alive)}={random.choice((1, 1, 1, 2, 2, 3))}")
+    return "; ".join(events)
 
 
 # ---- the same for Kafka ----------------------------------------------------------------------------------------------

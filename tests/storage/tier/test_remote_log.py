@@ -29,6 +29,7 @@ from tests.storage.tier.events import (
     event_of,
     kafkas_answers,
     kafkas_epochs,
+    random_events,
     remote_log,
     segment_id,
     segment_record,
@@ -215,25 +216,6 @@ def test_epochs_within_a_segment_do_not_divide_it() -> None:
     log = remote_log("A[0..99] {0:0, 1:40, 3:70}; A=1")
     assert ranges(log, "{0:0, 1:40, 3:70}", 10, 200) == [("A", 10, 99)]
     assert ranges(log, "{0:0, 1:40, 2:50}", 10, 200) == [("A", 10, 49)]
-
-
-def random_events(random: Random) -> str:
-    """Segments of some leaders, whose epochs are parts of two lineages, through random states."""
-    lineages = [((0, 0), (1, 40), (2, 70), (4, 130)), ((0, 0), (1, 40), (3, 80))]
-    events, alive = [], []
-    for name in "ABCDEFGHIJ"[: random.randint(2, 10)]:
-        lineage, start = random.choice(lineages), random.randrange(0, 160, 10)
-        end = start + random.randrange(9, 80, 10)
-        inside = [
-            f"{epoch}:{max(at, start)}"
-            for (epoch, at), (_, behind) in zip(lineage, [*lineage[1:], (0, 1000)], strict=True)
-            if at <= end and behind > start
-        ]
-        events.append(f"{name}[{start}..{end}] {{{', '.join(inside)}}}{random.choice(('', ' aborted'))}")
-        alive.append(name)
-        for _ in range(random.randint(0, 4)):
-            events.append(f"{random.choice(alive)}={random.choice((1, 1, 1, 2, 2, 3))}")
-    return "; ".join(events)
 
 
 #: Questions about all epochs of `random_events`.

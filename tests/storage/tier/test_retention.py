@@ -17,8 +17,15 @@ from cordwood.storage.tier.segments import CopyState, SegmentEvent, UpdateEvent,
 from tests.fixtures import facts, fixture
 from tests.kafka_tools import Oracle
 from tests.knobs import SEED, scaled
-from tests.storage.tier.events import epochs, event_of, kafkas_epochs, kafkas_event, remote_log, segment_id
-from tests.storage.tier.test_remote_log import random_events
+from tests.storage.tier.events import (
+    epochs,
+    event_of,
+    kafkas_epochs,
+    kafkas_event,
+    random_events,
+    remote_log,
+    segment_id,
+)
 
 NAMES = {segment_id(name): name for name in "ABCDEFGHIJ"}
 #: Five segments of 30 bytes, with records of the times 10, 20, …

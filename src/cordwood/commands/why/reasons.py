@@ -883,7 +883,7 @@ def offline_could(facts: PartitionFacts) -> str:
     if plan.decision is Decision.REFUSE or facts.kind is not None:
         return f"nothing: {plan.reason.what}" if facts.kind is None else "nothing"
     if facts.tier is not None:
-        return "nothing in place; clean --output makes a copy without the tier"
+        return "nothing in place; clean --in-tier can compact it in its tier, clean --output in a plain copy"
     if compaction is None or not compaction.cleanable_bytes:
         hint = f"nothing is cleanable; {plan.hint}" if plan.hint else "nothing is cleanable"
         return f"cordwood clean --retention deletes {bytes_text(deleted)}" if deleted else hint
