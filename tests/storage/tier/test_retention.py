@@ -116,7 +116,9 @@ def test_a_round_of_remote_retention(case: Case) -> None:
 
 def settled_start(log: RemoteLog, size: int, stuck: str = "", lineage: str = "{0:0}") -> int:
     replica = Replica(epochs(lineage), 0, 50, 10)
-    return settled(log, replica, RemoteLimits(-1, size), 0, stuck={segment_id(name) for name in stuck}).log_start
+    return settled(
+        log, replica, RemoteLimits(-1, size), 0, stuck={segment_id(name) for name in stuck}
+    ).replica.log_start
 
 
 def test_a_deletion_that_always_fails_empties_a_log_with_retention_bytes() -> None:
@@ -126,6 +128,14 @@ def test_a_deletion_that_always_fails_empties_a_log_with_retention_bytes() -> No
     assert settled_start(hangs, 100, stuck="A") == 50
     assert settled_start(hangs, 130, stuck="A") == 0
     assert settled_start(hangs, -1, stuck="A") == 0
+
+
+def test_a_long_drift_is_followed_only_for_a_while() -> None:
+    many = "; ".join(f"A{at}[{at}..{at}] {{0:{at}}} 30 bytes; A{at}=1" for at in range(150))
+    hangs, replica = remote_log(f"{many}; A0=2"), Replica(epochs("{0:0}"), 0, 150, 0)
+    found = settled(hangs, replica, RemoteLimits(-1, 148 * 30), 0, stuck={segment_id("A0")})
+    assert (found.replica.log_start, found.is_final) == (101, False)
+    assert settled(hangs, replica, RemoteLimits(-1, 148 * 30), 0) == (replica.from_offset(2), True)
 
 
 def test_a_later_epoch_ends_the_emptying_of_a_log() -> None:
@@ -222,8 +232,8 @@ def test_kafkas_class_tries_the_same_deletions_and_moves_the_log_start_as_far(ka
         stuck = {segment_id(name) for name in case.stuck if segment_id(name) in log.deletions}
         if len(stuck) == len(case.stuck):
             ends = answer["rounds"][-1]["log_start"]
-            assert settled(log, replica, case.limits, 100, stuck=stuck).log_start == ends, case
-            trapped += bool(stuck) and settled(log, replica, case.limits, 100).log_start < ends
+            assert settled(log, replica, case.limits, 100, stuck=stuck).replica.log_start == ends, case
+            trapped += bool(stuck) and settled(log, replica, case.limits, 100).replica.log_start < ends
         deletions += sum(len(one["tried"]) for one in answer["rounds"])
     assert deletions > len(cases)
     assert trapped > 1

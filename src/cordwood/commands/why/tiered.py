@@ -349,15 +349,17 @@ def _deletions(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
     limits, replica = _remote_limits(facts), _replica(facts, part)
     kind = CauseKind.DELETION_FAILS
     if limits.retention_bytes >= 0:
-        ends = settled(part.log, replica, limits, facts.now_ms, stuck=tries).log_start
-        expected = settled(part.log, replica, limits, facts.now_ms).log_start
+        end = settled(part.log, replica, limits, facts.now_ms, stuck=tries)
+        ends = end.replica.log_start
+        expected = settled(part.log, replica, limits, facts.now_ms).replica.log_start
         evidence += _limits(facts, "retention.bytes")
         if ends > expected:
             kind = CauseKind.EMPTIED
             left = sum(one.size_bytes for one in part.copied if one.start_offset >= ends) + replica.local_bytes
+            further = f", until {bytes_text(left)} are left" if end.is_final else ", and further"
             what += (
-                f"; with retention.bytes, each round then moves the log start on, up to {ends} instead of {expected}, "
-                f"until {bytes_text(left)} are left"
+                f"; with retention.bytes, each round then moves the log start on, up to {ends} instead of {expected}"
+                f"{further}"
             )
             step = f"set retention.bytes=-1 until deletions succeed; {step}"
         else:

@@ -134,6 +134,17 @@ def remote_round(
     return RemoteRound(tuple(chosen.values()), log_start, stops_at, excess)
 
 
+#: Rounds after which the end of a drifting log start is no longer looked for.
+_ROUNDS_MAX = 100
+
+
+class Settled(NamedTuple):
+    """A replica after many rounds; final if further rounds leave its log start in place."""
+
+    replica: Replica
+    is_final: bool
+
+
 def settled(
     log: RemoteLog,
     replica: Replica,
@@ -141,14 +152,14 @@ def settled(
     now_ms: int,
     *,
     stuck: Collection[str] = (),
-) -> Replica:
-    """Return the replica once further rounds leave its log start in place.
+) -> Settled:
+    """Return the replica once rounds leave its log start in place, or after 100 rounds.
 
     Args:
         stuck: ids of segments whose deletions fail, each time; they end their round.
     """
     gone: set[str] = set()
-    while True:
+    for _ in range(_ROUNDS_MAX):
         done = remote_round(log, replica, limits, now_ms, gone=gone)
         deleted = 0
         for deletion in done.deletions:
@@ -157,8 +168,9 @@ def settled(
             gone.add(deletion.segment.id)
             deleted += 1
         if not deleted and done.log_start == replica.log_start:
-            return replica
+            return Settled(replica, is_final=True)
         replica = replica.from_offset(done.log_start)
+    return Settled(replica, is_final=False)
 
 
 def _listed(log: RemoteLog, lineage: Sequence[EpochEntry]) -> Iterator[RemoteSegment]:
