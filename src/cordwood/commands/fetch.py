@@ -7,6 +7,7 @@ manifest. In any other directory only a file's length is checked, and that it di
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import time
@@ -18,7 +19,7 @@ from typing import Any
 from cordwood.commands.copies import explain_full_disk
 from cordwood.commands.options import TierPlace
 from cordwood.common.arguments import AnyPath, text_paths
-from cordwood.common.errors import BadNameError, NoSpaceError, NotFoundError, RequestError
+from cordwood.common.errors import BadNameError, CorruptFileError, NoSpaceError, NotFoundError, RequestError
 from cordwood.common.text import Presentable, bytes_text, number, printable, register, time_text
 from cordwood.common.threads import in_parallel
 from cordwood.fs.base import FileInfo, TargetStore
@@ -27,7 +28,7 @@ from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.check.placement import texts
-from cordwood.storage.formats import filenames
+from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.tier.restoring import OlderTopic, lay_out, logs_of, segments_in
@@ -73,12 +74,14 @@ def fetch_directory(
     has_checksums: bool,
     on_bytes: Callable[[int, int], None],
     carries: Callable[[str], bool] = lambda _: True,
+    finish: Callable[[str], None] = lambda _: None,
 ) -> FetchResult:
     """Copy a directory and everything below it, except lock files.
 
     Args:
         target: a new or empty directory on this machine.
         carries: whether to copy a file or directory with this name in `source`.
+        finish: called with the complete work folder, before it gets the target's name.
         has_checksums: whether the source has a manifest; only reported in the result.
         on_bytes: called after each file with the bytes copied so far and the total.
 
@@ -112,6 +115,7 @@ def fetch_directory(
             on_bytes(done, total)
 
         in_parallel(fs.concurrency, one, files)
+        finish(work.data)
         work.publish()
     return FetchResult(source, work.target, len(files), total, has_checksums, time.monotonic() - started)
 
@@ -217,16 +221,32 @@ def _fetch_with_tier(
         return topic not in NOT_COPIED_FROM_TIER and (not topics or topic in topics)
 
     older: Sequence[OlderTopic] = ()
+
+    def without_other_entries(data: str) -> None:
+        for path in (f"{data}/{name}" for name in filenames.OFFSET_CHECKPOINTS):
+            with contextlib.suppress(CorruptFileError):  # `check` reports it
+                others = [one for one in checkpoints.entries_in(local, path) if not carries(str(one))]
+                if others:
+                    checkpoints.update(local, path, dict.fromkeys(others))
+
+    local = PosixFileSystem()
     with explain_full_disk(store, target), ExitStack() as made:
         if source is None:
-            local = PosixFileSystem()
             folder = made.enter_context(temporary_directory(local, "cordwood-fetch-"))
             found, older = segments_in(store.layout, topics)
             lay_out(local, store.layout, found, folder)
             store = TierStore(local, store.tier, store.layout, {folder: logs_of(found)})
         else:
             folder = store.absolute_path(source)
-        result = fetch_directory(store, folder, target, has_checksums=False, on_bytes=on_bytes, carries=carries)
+        result = fetch_directory(
+            store,
+            folder,
+            target,
+            has_checksums=False,
+            on_bytes=on_bytes,
+            carries=carries,
+            finish=without_other_entries,
+        )
         missing = tuple(_missing(store, folder, carries, has_log_starts=source is not None))
     source = source or store.tier.root
     return replace(result, source=source, has_tier=True, older_topics=tuple(older), missing=missing)
