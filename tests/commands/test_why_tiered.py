@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.storage.tier.planted import OTHER, Planted, copied, updated
 #: Two hours after the fixtures were made.
 NOW = 1_795_875_000_000
 DAY = 86_400_000
+START, EPOCHS = "log-start-offset-checkpoint", "orders-0/leader-epoch-checkpoint"
 
 
 def explained(name: str, partition: str, **options: Any) -> WhyPartition:
@@ -94,7 +96,7 @@ def finished(name: str, partition: str) -> list[dict[str, Any]]:
 def test_what_the_next_rounds_delete_is_counted() -> None:
     expired = explained("local-tiered", "expired-0", now_ms=NOW + DAY)
     assert (expired.cause.kind, expired.cause.bytes_max) == (CauseKind.REMOTE_DUE, 8938)
-    assert "1 remote segment of 8.9 kB, beyond retention.ms, go, and no broker runs" in expired.cause.what
+    assert "1 remote segment of 8.9 kB, beyond retention.ms, is due, and no broker runs" in expired.cause.what
     assert expired.tier is not None
     assert (expired.tier.remote_retention.stops_at, expired.tier.could_lose_bytes) == (None, 8938)
     configs = ["kept-local:local.retention.bytes=40000", "kept-local:local.retention.ms=-2"]
@@ -191,8 +193,17 @@ def test_a_deletion_that_fails_empties_a_log_with_a_limit_of_its_size(planted: P
         in limited.cause.what
     )
     assert limited.cause.next_step.startswith("set retention.bytes=-1 until deletions succeed")
+    due = next(cause for cause in limited.causes if cause.kind is CauseKind.REMOTE_DUE)
+    assert "a deletion before them fails, which ends each round" in due.what
     roomy = planted_why(planted, "orders-0", overrides=["orders:retention.bytes=1000000"])
     assert CauseKind.EMPTIED not in kinds(roomy)
+    # The log start has moved on, and all that it left behind is still there.
+    for name, pattern, now in ((START, r"orders 0 \d+", "orders 0 825"), (EPOCHS, r"(?m)^0 \d+$", "0 825")):
+        path = planted.logs / name
+        path.write_text(re.sub(pattern, now, path.read_text()))
+    moved = planted_why(planted, "orders-0", overrides=["orders:retention.bytes=90000"])
+    assert moved.cause.kind is CauseKind.EMPTIED
+    assert "the log start moved on to 825: 2 segments of 31.2 kB below it still count" in moved.cause.what
 
 
 def test_a_log_start_below_the_first_epoch_is_a_trap(planted: Planted) -> None:

@@ -78,7 +78,11 @@ def _replica(facts: PartitionFacts, part: RemotePart) -> Replica:
     assert facts.log is not None, "its tier is known"
     # As in Kafka, a segment that begins at the copied offset counts twice.
     waiting = [one for one in facts.local_segments if one.base_offset >= part.copied_offset]
-    return Replica(part.lineage, part.log_start, facts.log.log_end_offset, sum(one.size_bytes for one in waiting))
+    start = part.log_start
+    if facts.cleaner.live and part.lineage:
+        # A broker cuts its leader epochs at once, and writes the checkpoint up to a minute later.
+        start = max(start, part.lineage[0].start_offset)
+    return Replica(part.lineage, start, facts.log.log_end_offset, sum(one.size_bytes for one in waiting))
 
 
 def _remote_round(facts: PartitionFacts, part: RemotePart) -> RemoteRound:
@@ -306,7 +310,8 @@ def _without_tier(facts: PartitionFacts) -> Iterator[Cause]:
 
 def _log_start(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
     """Yield a log start that is below the lineage, as after a crash soon after records were deleted."""
-    if not part.lineage or part.log_start >= (begin := part.lineage[0].start_offset):
+    # A running broker writes the checkpoint of log starts up to a minute later than the leader epochs.
+    if facts.cleaner.live or not part.lineage or part.log_start >= (begin := part.lineage[0].start_offset):
         return
     listed = first_listed(part.log, part.lineage)
     what = (
@@ -328,11 +333,7 @@ def _log_start(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
 
 def _deletions(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
     """Yield deletions that fail, or hang; with `retention.bytes`, these may empty the log."""
-    tries = {
-        one: found
-        for one, found in part.log.deletions.items()
-        if found.count > 1 or not _is_under_way(facts, found.last_ms)
-    }
+    tries = _failing_deletions(facts, part)
     if not tries:
         return
     segments = [part.log.segments[one] for one in tries]
@@ -349,6 +350,7 @@ def _deletions(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
     limits, replica = _remote_limits(facts), _replica(facts, part)
     kind = CauseKind.DELETION_FAILS
     if limits.retention_bytes >= 0:
+        done = _remote_round(facts, part)
         end = settled(part.log, replica, limits, facts.now_ms, stuck=tries)
         ends = end.replica.log_start
         expected = settled(part.log, replica, limits, facts.now_ms).replica.log_start
@@ -362,10 +364,27 @@ def _deletions(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
                 f"{further}"
             )
             step = f"set retention.bytes=-1 until deletions succeed; {step}"
+        elif undeleted := [one.segment for one in done.deletions if one.rule is RemoteRule.LOG_START]:
+            kind = CauseKind.EMPTIED
+            more = f"{number(len(undeleted), 'segment')} of {bytes_text(sum(one.size_bytes for one in undeleted))}"
+            what += (
+                f"; with retention.bytes, the log start moved on to {replica.log_start}: {more} below it still count"
+            )
+            what += ", so that new segments may be beyond the limit at once"
+            step = f"set retention.bytes=-1 until deletions succeed; {step}"
         else:
             what += "; once the log exceeds retention.bytes, each round would move the log start on"
     until = "" if kind is CauseKind.EMPTIED else "a broker tries again in each round"
     yield Cause(kind, what, size, step, until, evidence, Way.TIER, 0)
+
+
+def _failing_deletions(facts: PartitionFacts, part: RemotePart) -> Mapping[str, Attempts]:
+    """Return the deletions that were tried again, or take too long, by segment id."""
+    return {
+        one: found
+        for one, found in part.log.deletions.items()
+        if found.count > 1 or not _is_under_way(facts, found.last_ms)
+    }
 
 
 def _attempts(tries: Collection[Attempts]) -> str:
@@ -441,12 +460,10 @@ def _remote(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
         run, step = "no broker runs that would delete them", "start the broker"
         if facts.cleaner.live:
             run, step = "the leader deletes them in its next round", "wait for remote.log.manager.task.interval.ms"
-        what = f"{number(len(due), 'remote segment')} of {bytes_text(size)}, {rules}, go, and {run}"
-        history = [one.segment for one in due if one.rule is RemoteRule.LINEAGE and _is_history(one.segment, part)]
-        if history:
-            what += (
-                f"; offsets {history[0].start_offset} to {history[-1].end_offset} of them are not in abandoned branches"
-            )
+        if any(one.segment.id in _failing_deletions(facts, part) for one in done.deletions[:1]):
+            run, step = "a deletion before them fails, which ends each round", "let the broker delete that segment"
+        are = "is" if len(due) == 1 else "are"
+        what = f"{number(len(due), 'remote segment')} of {bytes_text(size)}, {rules}, {are} due, and {run}"
         yield Cause(CauseKind.REMOTE_DUE, what, size, step, run, evidence, Way.TIER, 0)
     elif max(_remote_limits(facts)) < 0 and part.copied:
         what = "retention is off: neither retention.ms nor retention.bytes limits the log in its tier"
@@ -462,10 +479,6 @@ _RULES = {
     RemoteRule.SIZE: "beyond retention.bytes",
     RemoteRule.LINEAGE: "before its first leader epoch",
 }
-
-
-def _is_history(segment: RemoteSegment, part: RemotePart) -> bool:
-    return bool(part.lineage) and segment.end_offset < part.lineage[0].start_offset
 
 
 def _local(facts: PartitionFacts, part: RemotePart) -> Iterator[Cause]:
