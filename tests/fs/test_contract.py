@@ -513,6 +513,13 @@ def test_put_refuses_the_name_of_a_directory(fs: LocalFileSystem, root: str, mod
     assert list(tree(fs, root)) == ["d"]
 
 
+def test_files_that_are_gone_already_do_not_stop_a_deletion_of_many(fs: LocalFileSystem, root: str) -> None:
+    for name in "abc":
+        fs.put(f"{root}/{name}", b"")
+    fs.delete_all([f"{root}/{name}" for name in ("a", "gone", "c")])
+    assert list(fs.names_in(root)) == ["b"]
+
+
 def test_put_and_delete_survive_a_power_cut() -> None:
     fs = MemoryFileSystem(now_ns=itertools.count().__next__)
     fs.put("f", b"abc")

@@ -38,6 +38,24 @@ def root(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> str:
     return f"{request.param}://{BUCKET}/{tmp_path.name}"
 
 
+def test_many_objects_are_deleted_by_one_request_a_thousand(server: Server) -> None:
+    root = f"s3://{BUCKET}/many"
+    paths = [f"{root}/{number}" for number in range(1001)]
+    for path in (*paths, f"{root}/kept"):
+        BACKEND.put_object(BUCKET, path.removeprefix(f"s3://{BUCKET}/"), b"x")
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        UrlStore().delete_all([*paths, f"{root}/gone"])
+        assert len(asked.asked) == 2
+    assert list(ObjectStore().names_in(root)) == ["kept"]
+
+
+def test_a_deletion_of_many_that_is_refused_is_an_error(server: Server) -> None:
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        asked.begin({0: "403"})
+        with pytest.raises(StoreError, match="refuses access"):
+            UrlStore().delete_all([f"s3://{BUCKET}/many/kept"])
+
+
 @pytest.mark.parametrize(
     ("url", "place"),
     [

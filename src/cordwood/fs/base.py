@@ -21,6 +21,7 @@ Every implementation derives from its protocol, so a missing verb is an error wh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import posixpath
@@ -320,6 +321,12 @@ class Store(Protocol):
             IsADirectoryError: the path is a directory.
         """
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Remove files, those that exist; on return the removals are durable. Some may be removed before an error."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self.delete(path)
+
     def absolute_path(self, path: str) -> str:
         """Return the path by which every process finds the same file; the default returns `path` unchanged."""
         return path
@@ -464,6 +471,10 @@ class TargetStore(Store, Protocol):
     def sync_file(self, path: str) -> None:
         """Make the bytes and times of a file durable. No process may have it open for writing."""
 
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable. A store without directories does nothing."""
+        return
+
     @abstractmethod
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set a file's modification time; durable after its `sync`, or once its target is published."""
@@ -558,9 +569,9 @@ class LocalFileSystem(TargetStore, Protocol):
         with self.open(path) as file:
             file.sync()
 
+    @override
     @abstractmethod
-    def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable."""
+    def sync_directory(self, path: str) -> None: ...
 
     @abstractmethod
     def lock_directory(self, path: str) -> DirectoryLock:

@@ -244,6 +244,12 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         super().delete(path)
 
     @override
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._written.pop(normal_url(path), None)
+        super().delete_all(paths)
+
+    @override
     def unlink(self, path: str) -> None:
         self.delete(path)
 

@@ -16,6 +16,7 @@ instead of mixing two objects. An answer of another length than requested is an 
 from __future__ import annotations
 
 import calendar
+import contextlib
 import errno
 import functools
 import os
@@ -355,6 +356,22 @@ class ObjectStore(Store):
         patiently(self.patience, path, lambda: obstore.delete(client, key))
 
     @override
+    def delete_all(self, paths: Sequence[str]) -> None:
+        import obstore
+
+        by_bucket: dict[str, list[str]] = {}
+        for path in paths:
+            bucket, key = place_of(path)
+            by_bucket.setdefault(bucket, []).append(key)
+            self.forget(path)
+        for bucket, keys in by_bucket.items():
+            client = client_of(bucket, self.patience)
+            for at in range(0, len(keys), _DELETED_AT_ONCE):
+                some = keys[at : at + _DELETED_AT_ONCE]
+                with contextlib.suppress(FileNotFoundError):  # a store may report objects that are gone already
+                    patiently(self.patience, bucket, functools.partial(obstore.delete, client, some))
+
+    @override
     def absolute_path(self, path: str) -> str:
         return normal_url(path)
 
@@ -545,5 +562,7 @@ def _get(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) 
     return data
 
 
+#: Maximum number of objects that one request deletes, as S3 allows.
+_DELETED_AT_ONCE = 1000
 #: Maximum number of cached directory listings, and of cached bytes of small files.
 _LISTINGS, _SMALL_BYTES = 64, 16 << 20

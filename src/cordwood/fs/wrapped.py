@@ -133,10 +133,20 @@ class WrappedTargetStore(WrappedStore, TargetStore):
     remove_directory = _of_store(TargetStore.remove_directory)
     unlink = _of_store(TargetStore.unlink)
     sync_file = _of_store(TargetStore.sync_file)
+    sync_directory = _of_store(TargetStore.sync_directory)
     set_mtime_ns = _of_store(TargetStore.set_mtime_ns)
     shares_blocks = _of_store(TargetStore.shares_blocks)
     network_kind = _of_store(TargetStore.network_kind)
     free_bytes = _of_store(TargetStore.free_bytes)
+
+    @override
+    def delete_all(self, paths: Sequence[str]) -> None:
+        stores: dict[int, tuple[TargetStore, list[str]]] = {}
+        for place in paths:
+            store, path = self._at(place)
+            stores.setdefault(id(store), (store, []))[1].append(path)
+        for store, of_store in stores.values():
+            store.delete_all(of_store)
 
     @override
     def make_temporary_directory(self, prefix: str) -> str:
@@ -169,6 +179,7 @@ class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
 
     put = LocalFileSystem.put
     delete = LocalFileSystem.delete
+    delete_all = Store.delete_all
     sync_file = LocalFileSystem.sync_file
     try_link = LocalFileSystem.try_link
 
@@ -179,7 +190,6 @@ class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
     open = _of_store(LocalFileSystem.open)
     link = _of_store(LocalFileSystem.link)
     symlink = _of_store(LocalFileSystem.symlink)
-    sync_directory = _of_store(LocalFileSystem.sync_directory)
     lock_directory = _of_store(LocalFileSystem.lock_directory)
     set_owner = _of_store(LocalFileSystem.set_owner)
     set_mode = _of_store(LocalFileSystem.set_mode)
