@@ -19,8 +19,6 @@ Manifests are not trusted: every number is checked before it is used, and agains
 
 from __future__ import annotations
 
-import base64
-import binascii
 import errno
 import json
 import posixpath
@@ -40,7 +38,7 @@ from cordwood.record.record import write_varint
 from cordwood.storage.formats.filenames import FileKind, topic_fault
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.schema import encode_uvarint, read_uvarint
-from cordwood.storage.formats.text import parse_integer, parse_json, shown
+from cordwood.storage.formats.text import parse_integer, shown
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.chunks import (
@@ -54,6 +52,7 @@ from cordwood.storage.tier.chunks import (
     decode_chunk_sizes,
     decrypt_data_key,
 )
+from cordwood.storage.tier.json_fields import Fields
 from cordwood.storage.tier.local import (
     ID_LENGTH,
     Layout,
@@ -61,7 +60,6 @@ from cordwood.storage.tier.local import (
     check_names,
     check_partition,
     grouped,
-    is_id,
     object_stem,
     upload,
 )
@@ -198,71 +196,13 @@ def _compact_string(value: bytes | None) -> str | None:
 # ---- manifest --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """An object of a manifest, whose fields are checked as they are read."""
-
-    values: Mapping[str, object]
-    path: str
-    name: str = ""
-
-    def refused(self, name: str, expected: str) -> CorruptFileError:
-        where = f"{self.name}.{name}" if self.name else name
-        value = shown(repr(self.values.get(name)))
-        return CorruptFileError(f"{where} in the manifest is not {expected} but {value}", path=self.path)
-
-    def integer(self, name: str, lowest: int, highest: int) -> int:
-        value = self.values.get(name)
-        if type(value) is not int or not lowest <= value <= highest:
-            raise self.refused(name, f"a number from {lowest} to {highest}")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self.values.get(name)
-        if not isinstance(value, str):
-            raise self.refused(name, "a text")
-        return value
-
-    def boolean(self, name: str) -> bool:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.refused(name, "true or false")
-        return bool(value)
-
-    def decoded(self, name: str) -> bytes:
-        try:
-            return base64.b64decode(self.text(name).rpartition(":")[2], validate=True)
-        except (binascii.Error, ValueError):
-            raise self.refused(name, "base64") from None
-
-    def id(self, name: str) -> str:
-        if not is_id(self.text(name)):
-            raise self.refused(name, f"an id of {ID_LENGTH} characters")
-        return self.text(name)
-
-    def fields(self, name: str) -> _Fields:
-        value = self.values.get(name)
-        if not isinstance(value, dict):
-            raise self.refused(name, "an object")
-        return _Fields(value, self.path, f"{self.name}.{name}" if self.name else name)
-
-    def optional(self, name: str) -> _Fields | None:
-        return None if self.values.get(name) is None else self.fields(name)
-
-
 def decode_manifest(data: bytes, path: str) -> Manifest:
     """Decode a manifest.
 
     Raises:
         CorruptFileError: it is not a manifest of version 1, or its numbers contradict each other.
     """
-    try:
-        content = parse_json(data.decode())
-    except UnicodeDecodeError:
-        content = None
-    if not isinstance(content, dict):
-        raise CorruptFileError("the manifest is not a JSON object", path=path)
-    fields = _Fields(content, path)
+    fields = Fields.of_file(data, path)
     if fields.text("version") != _VERSION:
         raise fields.refused("version", f"{_VERSION!r}, the only version that is known,")
     is_compressed = fields.boolean("compression")
@@ -326,7 +266,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _chunk_index(fields: _Fields) -> ChunkIndex:
+def _chunk_index(fields: Fields) -> ChunkIndex:
     size_bytes = fields.integer("originalFileSize", 1, _INT32_MAX)
     chunk_bytes = fields.integer("originalChunkSize", 1, CHUNK_BYTES_MAX)
     count = count_chunks(chunk_bytes, size_bytes)
@@ -352,22 +292,13 @@ def _check_plain_sizes(chunks: ChunkIndex, added_bytes: int, path: str) -> None:
             raise CorruptFileError(f"{what}, although it is not compressed", path=path)
 
 
-def _segment(fields: _Fields, size_bytes: int) -> RemoteSegment:
+def _segment(fields: Fields, size_bytes: int) -> RemoteSegment:
     ids = fields.fields("remoteLogSegmentId")
     topic_id = ids.fields("topicIdPartition")
     partition = topic_id.fields("topicPartition")
     if fault := topic_fault(partition.text("topic")):
         raise partition.refused("topic", f"the name of a topic ({fault})")
     start = fields.integer("startOffset", 0, MAX_OFFSET)
-    epochs = fields.fields("segmentLeaderEpochs")
-    entries = []
-    for text in epochs.values:
-        epoch = parse_integer(text, 32)
-        if epoch is None or epoch < 0:
-            raise fields.refused("segmentLeaderEpochs", "offsets by leader epoch")
-        entries.append(EpochEntry(epoch, epochs.integer(text, 0, MAX_OFFSET)))
-    if not entries:
-        raise fields.refused("segmentLeaderEpochs", "offsets by leader epoch")
     return RemoteSegment(
         topic=partition.text("topic"),
         topic_id=topic_id.id("topicId"),
@@ -379,7 +310,7 @@ def _segment(fields: _Fields, size_bytes: int) -> RemoteSegment:
         max_timestamp_ms=fields.integer("maxTimestampMs", -MAX_OFFSET - 1, MAX_OFFSET),
         event_time_ms=fields.integer("eventTimestampMs", -MAX_OFFSET - 1, MAX_OFFSET),
         broker=fields.integer("brokerId", -_INT32_MAX - 1, _INT32_MAX),
-        epochs=tuple(sorted(entries, key=lambda entry: entry.epoch)),
+        epochs=fields.epochs("segmentLeaderEpochs"),
         custom_metadata=None,
         state=CopyState.COPY_FINISHED,
         transaction_index_empty=fields.boolean("txnIdxEmpty"),
@@ -509,20 +440,24 @@ class AivenLayout(Layout):
         return f"{self._key_prefix()}{partition.topic}-{partition.topic_id}/{partition.partition}"
 
     def folders(self, topic: str | None = None) -> Iterator[tuple[str, TopicIdPartition]]:
-        """Yield the folder of each partition."""
+        """Yield each partition that has a folder, after the folder's path.
+
+        Args:
+            topic: only partitions of this topic.
+        """
         folder, beginning = posixpath.split(self._key_prefix())
-        for name, is_directory in self._names_in(folder).items():
+        for name, is_directory in self.names_in(folder).items():
             match = _TOPIC_FOLDER.fullmatch(name.removeprefix(beginning))
             if match is None or not (is_directory and name.startswith(beginning)) or topic not in (None, match[1]):
                 continue
             partitions = {
-                number: below for below in self._names_in(f"{folder}/{name}") if (number := _number(below)) >= 0
+                number: below for below in self.names_in(f"{folder}/{name}") if (number := _number(below)) >= 0
             }
             for number, below in sorted(partitions.items()):
                 yield f"{folder}/{name}/{below}", TopicIdPartition(match[2], match[1], number)
 
     def _segments_in(self, folder: str) -> Iterator[RemoteSegment]:
-        for name in sorted(self._names_in(folder)):
+        for name in sorted(self.names_in(folder)):
             if not _MANIFEST_NAME.fullmatch(name):
                 continue
             path = f"{folder}/{name}"
@@ -593,11 +528,12 @@ class AivenLayout(Layout):
         """Return the beginning of all paths: a folder with its slash, or a folder and the beginning of a name."""
         if self._prefix is None:
             root = self._root
-            is_folder = root.endswith("/") or _BUCKET.fullmatch(root) or self._names_in(root)
+            is_folder = root.endswith("/") or _BUCKET.fullmatch(root) or self.names_in(root)
             self._prefix = f"{root.rstrip('/')}/" if is_folder else root
         return self._prefix
 
-    def _names_in(self, folder: str) -> Mapping[str, bool]:
+    def names_in(self, folder: str) -> Mapping[str, bool]:
+        """Return the names in a folder of the tier, each with whether it is a folder; empty if it does not exist."""
         try:
             return self._store.names_in(folder)
         except (FileNotFoundError, NotADirectoryError):

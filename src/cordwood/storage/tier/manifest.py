@@ -1,0 +1,356 @@
+"""The manifest of a live log's tier: which segments the log has there, and which writer owns it.
+
+Each change of the tier is a new file with the next number, its generation, in the partition's folder of
+`storage.tier.aiven`'s layout. The file with the largest number counts:
+
+    orders-tqTXryP4TGyVbT77P-TwlA/0/.cordwood-tier/00000000000000000041.json
+    topic, topic id             / partition       / generation, from 1 on
+
+A manifest is whole, or it is a whole one of a smaller number and what changed since then, so that opening a log reads
+at most two files. Version 1, in JSON:
+
+    version             1
+    writer              the writer that owns the log
+      epoch             number of the claim: each writer that opens the log has a larger one
+      run               random text, another one for each run of a program
+      host              name of its machine, for messages
+    base                generation that `added` and `removed` change, which is whole; null in a whole manifest
+    log_start_offset    first offset of the log
+    local_floor         local segments below this offset are leftovers; the tier has the log up to here
+    cleaner_checkpoint  offset up to which the log is cleaned; null before the first clean
+    added               segments, by start offset; in a whole manifest all of them
+      id                of the segment, as Kafka prints ids
+      start, end        its first and its last offset
+      size              of its `.log`, in bytes
+      crc32c            of its `.log`
+      max_timestamp     largest timestamp of its records, in ms
+      event_time        when it was copied, in ms
+      broker            node id of the program that copied it; -1 without one
+      epochs            leader epochs within it: offset by epoch
+      aborted           whether it has a transaction index
+      custom_metadata   bytes that a broker's storage plugin noted for the segment, in base64; absent without them
+    removed             ids of segments of the base that the log no longer has
+    gone                segments whose objects are still to be deleted: the fields of `added` without `crc32c`, or `id`
+                        alone for a segment of the base; and
+      since_ms          when they left the log, in ms
+
+A manifest is not trusted: every number and name in it is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from cordwood.common.errors import CorruptFileError
+from cordwood.storage.formats.filenames import offset_name
+from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.tier.json_fields import Fields
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
+
+#: Larger manifests are refused; one of 100,000 segments has 25 MB.
+BYTES_MAX = 32 << 20
+_VERSION = 1
+_NAME = re.compile(r"([0-9]{20})\.json")
+_INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
+#: Maximum length of a writer's run and host, in characters.
+_TEXT_MAX = 255
+#: A manifest is whole if more than this share of its segments changed since the last whole one.
+_CHANGED_MAX = 1 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A program that owns the tier of a log.
+
+    Attributes:
+        epoch: number of the claim, from 1 on; 0 in a state without a writer.
+        run: random text of one run.
+        host: the machine, for messages.
+    """
+
+    epoch: int
+    run: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierSegment:
+    """A segment of a log in its tier.
+
+    Attributes:
+        segment: in state `COPY_FINISHED`.
+        crc32c: of its `.log`.
+    """
+
+    segment: RemoteSegment
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoneSegment:
+    """A segment that left the log; its objects are still to be deleted.
+
+    Attributes:
+        segment: in state `COPY_FINISHED`.
+        since_ms: time of the commit that removed it, by the writer's clock.
+    """
+
+    segment: RemoteSegment
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """The tier of a partition's log, as one generation of its manifest has it.
+
+    Attributes:
+        generation: number of the manifest; 0 before the first.
+        local_floor: first offset that must come from the disk; local segments below it are leftovers.
+        cleaner_checkpoint: offset up to which the log is cleaned; None before the first clean.
+        segments: by start offset; they do not overlap.
+        gone: segments whose objects are still to be deleted.
+    """
+
+    partition: TopicIdPartition
+    generation: int
+    writer: Writer
+    log_start_offset: int
+    local_floor: int
+    cleaner_checkpoint: int | None
+    segments: tuple[TierSegment, ...]
+    gone: tuple[GoneSegment, ...]
+
+    @property
+    def copied_end(self) -> int:
+        """Offset after the last segment; the log start offset without a segment."""
+        return self.segments[-1].segment.end_offset + 1 if self.segments else self.log_start_offset
+
+
+def empty_state(partition: TopicIdPartition) -> TierState:
+    """Return the state of a log before its first manifest."""
+    return TierState(partition, 0, Writer(0, "", ""), 0, 0, None, (), ())
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def manifest_name(generation: int) -> str:
+    """Return the name of a generation's file."""
+    return offset_name(generation, ".json")
+
+
+def parse_name(name: str) -> int | None:
+    """Return the generation in the name of a file; None for another name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match and 0 < int(match[1]) <= MAX_OFFSET else None
+
+
+# ---- encoding --------------------------------------------------------------------------------------------------------
+
+
+def is_whole(state: TierState, base: TierState | None) -> bool:
+    """Return whether a manifest is encoded whole, and so may be the base of later ones."""
+    if base is None:
+        return True
+    added, removed = _changes(state, base)
+    return len(added) + len(removed) > _CHANGED_MAX * len(state.segments)
+
+
+def _changes(state: TierState, base: TierState) -> tuple[list[TierSegment], list[str]]:
+    """Return the segments that a state has in addition to its base, and the ids of those that it no longer has."""
+    before = {one.segment.id: one for one in base.segments}
+    now = {one.segment.id: one for one in state.segments}
+    added = [one for segment_id, one in now.items() if before.get(segment_id) != one]
+    return added, [segment_id for segment_id, one in before.items() if now.get(segment_id) != one]
+
+
+def encode(state: TierState, base: TierState | None) -> bytes:
+    """Encode a state, whole or as its changes since the last whole manifest.
+
+    Args:
+        base: the state of the last whole manifest; None if there is none yet.
+    """
+    _assert_consistent(state)
+    if is_whole(state, base):
+        base = None
+    added, removed = _changes(state, empty_state(state.partition) if base is None else base)
+    known = _known(base)
+    content = {
+        "version": _VERSION,
+        "writer": {"epoch": state.writer.epoch, "run": state.writer.run, "host": state.writer.host},
+        "base": None if base is None else base.generation,
+        "log_start_offset": state.log_start_offset,
+        "local_floor": state.local_floor,
+        "cleaner_checkpoint": state.cleaner_checkpoint,
+        "added": [{**_segment_fields(one.segment), "crc32c": one.crc32c} for one in added],
+        "removed": removed,
+        "gone": [{**_gone_fields(gone.segment, known), "since_ms": gone.since_ms} for gone in state.gone],
+    }
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _known(base: TierState | None) -> dict[str, RemoteSegment]:
+    """Return the segments that a manifest may name by their id alone."""
+    if base is None:
+        return {}
+    segments = [*(one.segment for one in base.segments), *(one.segment for one in base.gone)]
+    return {segment.id: segment for segment in segments}
+
+
+def _segment_fields(segment: RemoteSegment) -> dict[str, Any]:
+    custom = segment.custom_metadata
+    return {
+        "id": segment.id,
+        "start": segment.start_offset,
+        "end": segment.end_offset,
+        "size": segment.size_bytes,
+        "max_timestamp": segment.max_timestamp_ms,
+        "event_time": segment.event_time_ms,
+        "broker": segment.broker,
+        "epochs": {str(entry.epoch): entry.start_offset for entry in segment.epochs},
+        "aborted": not segment.transaction_index_empty,
+    } | ({} if custom is None else {"custom_metadata": base64.b64encode(custom).decode()})
+
+
+def _gone_fields(segment: RemoteSegment, known: Mapping[str, RemoteSegment]) -> dict[str, Any]:
+    return {"id": segment.id} if known.get(segment.id) == segment else _segment_fields(segment)
+
+
+def _assert_consistent(state: TierState) -> None:
+    segments = [one.segment for one in state.segments]
+    for segment in [*segments, *(one.segment for one in state.gone)]:
+        assert segment.topic_id_partition == state.partition, "a segment of another partition"
+        assert segment.state is CopyState.COPY_FINISHED, "a segment whose copy did not finish"
+    assert _overlap(segments) is None, "segments overlap, or are not in order"
+
+
+def _overlap(segments: Iterable[RemoteSegment]) -> RemoteSegment | None:
+    """Return the first segment that does not start after the end of its predecessor."""
+    return next((b for a, b in pairwise(segments) if b.start_offset <= a.end_offset), None)
+
+
+# ---- decoding --------------------------------------------------------------------------------------------------------
+
+
+def decode(data: bytes, path: str, partition: TopicIdPartition, read_base: Callable[[int], TierState]) -> TierState:
+    """Decode a manifest.
+
+    Args:
+        path: of the file; its name is the generation.
+        read_base: returns the state of a smaller generation, which must be whole.
+
+    Raises:
+        CorruptFileError: it is not a manifest of version 1, or its values contradict each other.
+    """
+    fields = _fields(data, path)
+    generation, number = parse_name(path.rpartition("/")[2]), _base(fields)
+    if generation is None:
+        raise CorruptFileError("the name of a manifest is 20 digits, the generation from 1 on, and .json", path=path)
+    if number is not None and number >= generation:
+        raise fields.refused("base", f"a generation below {generation}")
+    base = None if number is None else read_base(number)
+    segments: dict[str, TierSegment] = {} if base is None else {one.segment.id: one for one in base.segments}
+    for segment_id in fields.ids("removed"):
+        if segments.pop(segment_id, None) is None:
+            raise CorruptFileError(f"segment {segment_id} is removed, and not in the base {number}", path=path)
+    for added in fields.objects("added"):
+        segment = _segment(added, partition)
+        if segment.id in segments:
+            raise CorruptFileError(f"segment {segment.id} is there twice", path=path)
+        segments[segment.id] = TierSegment(segment, added.integer("crc32c", 0, _UINT32_MAX))
+    ordered = tuple(sorted(segments.values(), key=lambda one: one.segment.start_offset))
+    if (overlapping := _overlap(one.segment for one in ordered)) is not None:
+        what = f"segment {overlapping.id} starts at {overlapping.start_offset}, within the segment before it"
+        raise CorruptFileError(what, path=path)
+    is_cleaned = fields.values.get("cleaner_checkpoint") is not None
+    return TierState(
+        partition,
+        generation,
+        _writer(fields),
+        log_start_offset=fields.integer("log_start_offset", 0, MAX_OFFSET),
+        local_floor=fields.integer("local_floor", 0, MAX_OFFSET),
+        cleaner_checkpoint=fields.integer("cleaner_checkpoint", 0, MAX_OFFSET) if is_cleaned else None,
+        segments=ordered,
+        gone=tuple(_gone(fields, partition, _known(base), segments)),
+    )
+
+
+def decode_writer(data: bytes, path: str) -> Writer:
+    """Return the writer of a manifest, without reading its base.
+
+    Raises:
+        CorruptFileError: it is not a manifest of version 1.
+    """
+    return _writer(_fields(data, path))
+
+
+def _fields(data: bytes, path: str) -> Fields:
+    if len(data) > BYTES_MAX:
+        raise CorruptFileError(f"the manifest has {len(data)} bytes, more than {BYTES_MAX}", path=path)
+    fields = Fields.of_file(data, path)
+    if type(version := fields.values.get("version")) is not int or version != _VERSION:
+        raise fields.refused("version", f"{_VERSION}, the only version that is known,")
+    return fields
+
+
+def _base(fields: Fields) -> int | None:
+    return None if fields.values.get("base") is None else fields.integer("base", 1, MAX_OFFSET)
+
+
+def _writer(fields: Fields) -> Writer:
+    writer = fields.fields("writer")
+    for name in ("run", "host"):
+        if len(writer.text(name)) > _TEXT_MAX:
+            raise writer.refused(name, f"a text of up to {_TEXT_MAX} characters")
+    return Writer(writer.integer("epoch", 0, MAX_OFFSET), writer.text("run"), writer.text("host"))
+
+
+def _gone(
+    fields: Fields, partition: TopicIdPartition, known: Mapping[str, RemoteSegment], segments: Container[str]
+) -> Iterator[GoneSegment]:
+    """Yield the segments whose objects are still to be deleted.
+
+    Args:
+        known: segments that may be named by their id alone.
+        segments: ids of the log's segments, whose objects must stay.
+    """
+    for gone in fields.objects("gone"):
+        segment_id = gone.id("id")
+        if segment_id in segments:
+            raise CorruptFileError(
+                f"segment {segment_id} is in the log, and its objects are to be deleted", path=gone.path
+            )
+        if "start" in gone.values:
+            segment = _segment(gone, partition)
+        elif segment_id in known:
+            segment = known[segment_id]
+        else:
+            raise gone.refused("id", "that of a segment of the base")
+        yield GoneSegment(segment, gone.integer("since_ms", -MAX_OFFSET - 1, MAX_OFFSET))
+
+
+def _segment(fields: Fields, partition: TopicIdPartition) -> RemoteSegment:
+    start = fields.integer("start", 0, MAX_OFFSET)
+    has_custom = fields.values.get("custom_metadata") is not None
+    return RemoteSegment(
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        id=fields.id("id"),
+        start_offset=start,
+        end_offset=fields.integer("end", start, MAX_OFFSET),
+        size_bytes=fields.integer("size", 1, _INT32_MAX),
+        max_timestamp_ms=fields.integer("max_timestamp", -MAX_OFFSET - 1, MAX_OFFSET),
+        event_time_ms=fields.integer("event_time", -MAX_OFFSET - 1, MAX_OFFSET),
+        broker=fields.integer("broker", -_INT32_MAX - 1, _INT32_MAX),
+        epochs=fields.epochs("epochs"),
+        custom_metadata=fields.decoded("custom_metadata") if has_custom else None,
+        state=CopyState.COPY_FINISHED,
+        transaction_index_empty=not fields.boolean("aborted"),
+    )
