@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import cordwood
+from cordwood import CauseKind
 from cordwood.storage.check import CheckResult, Kind, Severity
 from tests.fixtures import TIERED, copy_of, fixture
+from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
 from tests.storage.tier.planted import OTHER, Planted, copied, updated
 
 pytestmark = pytest.mark.more
@@ -98,6 +100,16 @@ def test_a_log_start_without_leader_epoch_is_named(planted: Planted) -> None:
         # Its first remote segment begins with the leader epochs, so the next leader moves the log start there.
         ("expired-0", 7, Severity.RECOVERY),
     }
+
+
+@on_linux
+def test_a_running_broker_may_write_its_log_start_later_than_its_leader_epochs(planted: Planted) -> None:
+    checkpoint = planted.logs / START
+    checkpoint.write_text(checkpoint.read_text().replace("orders 1 300", "orders 1 200"))
+    with other(HOLD_AS_A_BROKER, planted.logs / ".lock"):
+        assert not [one for one in planted.check() if one.kind in (Kind.TIER_LOG_START, Kind.TIER_GAP)]
+        (why,) = cordwood.why(planted.logs / "orders-1", tier=planted.tier).partitions
+    assert CauseKind.LOG_START not in [cause.kind for cause in why.causes]
 
 
 def test_copies_that_always_fail_are_named_with_their_times() -> None:

@@ -412,7 +412,7 @@ class Check:
             # What a broker changes while it runs is read anew each time.
             tiers = self._tiers.to_check() if live else self._tiers
             if (part := tiers.remote_part(path)) is not None:
-                check_remote_part(path, part, tiers.layout, check.unread_remote, findings)
+                check_remote_part(path, part, tiers.layout, check.unread_remote, findings, live=live)
         if part is None and check.unread_remote:
             raise next(iter(check.unread_remote.values()))
         return _PartitionRead(findings, only, check)

@@ -24,13 +24,14 @@ _NAMED = 5
 
 
 def check_remote_part(
-    path: str, part: RemotePart, layout: Layout, unread: Mapping[int, DataError], findings: Findings
+    path: str, part: RemotePart, layout: Layout, unread: Mapping[int, DataError], findings: Findings, *, live: bool
 ) -> None:
     """Check the remote part of a log.
 
     Args:
         path: the partition's directory.
         unread: errors of the segments that the check of the log could not read, by base offset.
+        live: whether a broker runs; it writes the checkpoint of log starts up to a minute after the leader epochs.
     """
     answering = {answer.segment.id for answer in part.answers}
     # A segment that is cut has no indexes here, and a broker does not load remote segments.
@@ -48,7 +49,7 @@ def check_remote_part(
             where = error.path or path
             findings.add(Kind.TIER_OBJECT, where, f"{_named(answer.segment)}: {error.what}", offset=answer.first_offset)
     for first, last in part.gaps:
-        _add_gap(path, part, first, last + 1, findings)
+        _add_gap(path, part, first, last + 1, findings, live=live)
     _check_branches(path, part, answering, findings)
     _check_unlisted(path, part.log, findings)
     _check_attempts(path, part, findings)
@@ -109,9 +110,11 @@ def _object_fault(segment: RemoteSegment, path: str, answering: set[str], layout
     return bool(what)
 
 
-def _add_gap(path: str, part: RemotePart, first: int, end: int, findings: Findings) -> None:
+def _add_gap(path: str, part: RemotePart, first: int, end: int, findings: Findings, *, live: bool) -> None:
     begin = part.lineage[0].start_offset if part.lineage else end
-    if first < begin and first == part.log_start:
+    if first < begin and first == part.log_start and live:
+        first = begin
+    elif first < begin and first == part.log_start:
         what = f"the log starts at {first:,}, and its leader epochs at {begin:,}"
         # A broker that becomes leader moves the log start to its first segment.
         listed = first_listed(part.log, part.lineage)
