@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
+from typing import Any
 
 import pytest
 
-from cordwood.cleaning.rules.retention import RETENTION_RULES, RetentionRule
+from cordwood.cleaning.rules.plan import SegmentFacts
+from cordwood.cleaning.rules.retention import RETENTION_RULES, RetentionRule, plan_local_retention
+from tests.kafka_tools import Oracle
+from tests.knobs import SEED, scaled
 
 BELOW, SIZE, AGE = RETENTION_RULES
 
@@ -58,3 +63,33 @@ def test_what_is_not_replicated_and_an_empty_last_segment_stay() -> None:
 
 def test_a_log_without_segments_loses_none() -> None:
     assert [named(rule, 0, segments=[]) for rule in RETENTION_RULES] == [[], [], []]
+
+
+# ---- tiered logs -----------------------------------------------------------------------------------------------------
+
+
+def test_kafkas_log_deletes_the_same_local_segments_of_a_tiered_log(kafka_oracle: Oracle) -> None:
+    random = Random(SEED)
+    cases: list[tuple[dict[str, int], dict[str, int], int]] = []
+    questions: list[dict[str, Any]] = []
+    for _ in range(scaled(200, 2000)):
+        segments = [[random.randint(1, 9), random.randint(0, 90)] for _ in range(random.randint(1, 6))]
+        segments += [[0, 0]] * random.randint(0, 1)
+        end = sum(count for count, _ in segments)
+        mark = random.choice((end, end, random.randint(0, end)))
+        case = {"high_watermark": mark, "log_start": random.choice((0, 0, random.randint(0, mark))), "now": 100}
+        case["copied"] = random.choice((-1, end - 1, random.randint(0, end)))
+        limits = {"retention.ms": random.choice((-1, random.randint(0, 100)))}
+        limits["retention.bytes"] = random.choice((-1, random.randint(0, 800)))
+        config = {f"local.{name}": str(random.choice((-2, limit))) for name, limit in limits.items()}
+        config |= {name: str(limit) for name, limit in limits.items()}
+        cases.append((case, limits, end))
+        questions.append({"do": "local_retention", "segments": segments, "config": config, **case})
+    deleted = 0
+    for (case, limits, end), answer in zip(cases, kafka_oracle.tier(questions), strict=True):
+        listed = [SegmentFacts(base, size, 0, 0, 0, largest) for base, size, largest in answer["before"]]
+        offsets = (case["log_start"], end, case["high_watermark"], case["copied"])
+        gone = {base for _, bases, _ in plan_local_retention(listed, *offsets, limits, 100) for base in bases}
+        assert gone == {one.base_offset for one in listed} - {*answer["after"]}, (case, limits, answer)
+        deleted += len(gone)
+    assert deleted > len(cases) / 2

@@ -1,4 +1,5 @@
 import java.io.File;
+import java.io.IOException;
 import java.io.InputStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.InvocationTargetException;
@@ -6,6 +7,7 @@ import java.lang.reflect.Method;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -20,8 +22,11 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Stream;
 
 import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.SimpleRecord;
 import org.apache.kafka.server.log.remote.metadata.storage.RemoteLogMetadataCache;
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
 import org.apache.kafka.server.log.remote.storage.RemoteLogManager;
@@ -37,12 +42,13 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageManager;
 import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.LogOffsetsListener;
+import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.LogStartOffsetIncrementReason;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
-/** Rounds of Kafka's own remote retention, RemoteLogManager.RLMExpirationTask, over segments that exist only as metadata. */
+/** Kafka's own retention of tiered logs: remote, over segments that exist only as metadata, and local. */
 final class OracleRetention {
     /** The segments of the question that is answered now. */
     private static RemoteLogMetadataCache cache;
@@ -59,9 +65,7 @@ final class OracleRetention {
         try {
             rounds(q, a, partition, root.toFile());
         } finally {
-            try (Stream<Path> found = Files.walk(root)) {
-                found.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
-            }
+            remove(root);
         }
     }
 
@@ -111,6 +115,46 @@ final class OracleRetention {
             log.close();
         }
         a.put("rounds", found);
+    }
+
+    /** One round of local retention: UnifiedLog.deleteOldSegments of a tiered log with batches of the given counts and times. */
+    static void local(Map<String, Object> q, Map<String, Object> a, TopicIdPartition partition) throws Exception {
+        Path root = Files.createTempDirectory("oracle-retention");
+        File directory = root.resolve(partition.topicPartition().toString()).toFile();
+        directory.mkdir();
+        OracleLog.Clock clock = new OracleLog.Clock(OracleTier.number(q, "now", 0));
+        Map<String, String> config = new HashMap<>(Map.of("remote.storage.enable", "true", "cleanup.policy", "delete"));
+        ((Map<?, ?>) q.get("config")).forEach((key, value) -> config.put((String) key, (String) value));
+        UnifiedLog log = UnifiedLog.create(directory, OracleLog.config(config), 0, 0,
+            new OracleLog.Tasks(clock), new BrokerTopicStats(true), clock, 300_000, new ProducerStateManagerConfig(86_400_000, false), 600_000,
+            new LogDirFailureChannel(10), true, Optional.empty(), new ConcurrentHashMap<>(), true, LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
+        try {
+            Iterator<?> segments = ((List<?>) q.get("segments")).iterator();
+            while (segments.hasNext()) {
+                List<?> segment = (List<?>) segments.next();
+                SimpleRecord[] records = new SimpleRecord[((Number) segment.get(0)).intValue()];
+                Arrays.fill(records, new SimpleRecord(((Number) segment.get(1)).longValue(), new byte[10]));
+                if (records.length > 0) log.appendAsLeader(MemoryRecords.withRecords(Compression.NONE, records), 0);
+                if (segments.hasNext()) log.roll();
+            }
+            log.updateHighWatermark(OracleTier.number(q, "high_watermark", 0));
+            log.maybeIncrementLogStartOffset(OracleTier.number(q, "log_start", 0), LogStartOffsetIncrementReason.ClientRecordDeletion);
+            log.updateHighestOffsetInRemoteStorage(OracleTier.number(q, "copied", -1));
+            List<Object> before = new ArrayList<>();
+            for (LogSegment one : log.logSegments()) before.add(List.of(one.baseOffset(), one.size(), one.largestTimestamp()));
+            log.deleteOldSegments();
+            a.put("before", before);
+            a.put("after", log.logSegments().stream().map(LogSegment::baseOffset).toList());
+        } finally {
+            log.close();
+            remove(root);
+        }
+    }
+
+    private static void remove(Path root) throws IOException {
+        try (Stream<Path> found = Files.walk(root)) {
+            found.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
+        }
     }
 
     /** A store whose deletions fail where the question says so. */

@@ -40,6 +40,8 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
  * {"do":"retention","events":[…],"lineage":{"0":0},"log_start":0,"log_end":300,"retention_ms":-1,"retention_bytes":-1,
  *  "now":1,"rounds":1,"stuck":["A"]}                  RLMExpirationTask; events as above, with "size" and "time"; the
  *     deletion of stuck segments fails. Answers the segments whose deletion is tried in each round, and the log start.
+ * {"do":"local_retention","segments":[[10,5]],"config":{},"log_start":0,"high_watermark":10,"copied":9,"now":9}
+ *                                                       UnifiedLog.deleteOldSegments; count and time of records by segment
  * {"do":"transition","from":0,"to":1}                   RemoteLogSegmentState.isValidTransition; "from":null
  * {"do":"metadata_partition","topic_id":"…","partition":0,"partitions":50}      RemoteLogMetadataTopicPartitioner
  * {"do":"decode","hex":"01…"}                           RemoteLogMetadataSerde: a record's value as text
@@ -74,6 +76,7 @@ final class OracleTier {
             case "metadata_partition" -> a.put("metadata_partition", new RemoteLogMetadataTopicPartitioner((int) number(q, "partitions", 50))
                 .metadataPartition(partition(q)));
             case "retention" -> OracleRetention.answer(q, a, partition(q));
+            case "local_retention" -> OracleRetention.local(q, a, partition(q));
             case "decode" -> a.put("text", new RemoteLogMetadataSerde().deserialize(HexFormat.of().parseHex((String) q.get("hex"))).toString());
             default -> throw new IllegalArgumentException("unknown question " + q.get("do"));
         }
