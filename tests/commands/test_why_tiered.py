@@ -264,3 +264,11 @@ def test_the_page_of_a_partition_shows_the_outlook() -> None:
     place = fixture("local-tiered") / "kafka-logs" / "trimmed-0"
     page = cordwood.view_html(place, tier=fixture("local-tiered") / "kafka-tiered-storage", now_ms=NOW)
     assert "deletes nothing: the segment of offsets 700 to 874 goes after 9.5 kB more" in page
+
+
+def test_the_page_of_the_broker_names_copies_that_fail(tmp_path: Path) -> None:
+    words = ["--output", tmp_path / "page.html", "--topic", "stuck", "--now", NOW, *tier_options("local-tiered")]
+    run("view", fixture("local-tiered") / "kafka-logs", *words)
+    page = (tmp_path / "page.html").read_text()
+    problems = page[page.index("What is wrong</h2>") :]
+    assert "copies of the segment from offset 0 on fail: 112 attempts" in problems[: problems.index("</table>")]
