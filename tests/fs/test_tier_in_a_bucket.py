@@ -53,6 +53,19 @@ def test_a_bucket_is_read_and_restored_as_a_copy_of_it_on_a_disk(server: Server,
         assert (tmp_path / "restored" / name).read_bytes() == path.read_bytes(), name
 
 
+def test_a_log_is_explained_with_two_requests_for_each_of_its_segments(server: Server) -> None:
+    url = server.upload(ROOT / "bucket" / "kafka", "kafka")
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        (found,) = cordwood.why(
+            ROOT / "kafka-logs" / "payments-0", tier=url, tier_keys=[f"{ROOT}/test-key.json"]
+        ).partitions
+    assert found.tier is not None
+    assert found.tier.segments == 12
+    listings = [one for one in asked.asked if "list-type" in one]
+    assert len(asked.asked) - len(listings) == 2 * found.tier.segments
+    assert len(listings) < 6
+
+
 # ---- cleaned in the bucket -------------------------------------------------------------------------------------------
 
 #: Segments below this offset are not encrypted.

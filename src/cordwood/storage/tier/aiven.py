@@ -336,6 +336,8 @@ class AivenLayout(Layout):
         self._lock = threading.Lock()
         #: Manifests by path; the one used last is at the end.
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+        #: Folders of partitions that were listed, so that the store knows the sizes of their objects.
+        self._listed: set[str] = set()
 
     @override
     def kinds(self, segment: RemoteSegment) -> Mapping[FileKind, int | None]:
@@ -356,7 +358,7 @@ class AivenLayout(Layout):
         if kind is not FileKind.LOG and kind not in manifest.indexes:
             path = self._path(segment, _INDEXES)
             raise FileNotFoundError(errno.ENOENT, f"the segment has no {kind} in it", path)
-        file = self._store.open(self._path(segment, _LOG if kind is FileKind.LOG else _INDEXES))
+        file = self._open(self._path(segment, _LOG if kind is FileKind.LOG else _INDEXES))
         try:
             return self._opened(file, manifest, kind)
         except BaseException:
@@ -491,12 +493,20 @@ class AivenLayout(Layout):
         chunks = ChunkIndex(max(1, plain), plain, size, size, start=position)
         return ChunkedFile(file, chunks, is_compressed=False, cipher=cipher)
 
+    def _open(self, path: str) -> ReadableFile:
+        """Open an object. One listing of its folder spares a request for the size of each object."""
+        folder = posixpath.dirname(path)
+        if folder not in self._listed and self._store.reads_by_request(folder):
+            self.names_in(folder)
+            self._listed.add(folder)
+        return self._store.open(path)
+
     def _read_manifest(self, path: str) -> Manifest:
         with self._lock:
             if (known := self._manifests.get(path)) is not None:
                 self._manifests.move_to_end(path)
                 return known
-        with self._store.open(path) as file:
+        with self._open(path) as file:
             if (size := file.size()) > MANIFEST_BYTES_MAX:
                 raise CorruptFileError(f"the manifest has {size} bytes, more than {MANIFEST_BYTES_MAX}", path=path)
             manifest = decode_manifest(file.read(0, size), path)
