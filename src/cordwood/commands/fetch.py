@@ -31,7 +31,7 @@ from cordwood.storage.check.placement import texts
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
-from cordwood.storage.tier.restoring import OlderTopic, lay_out, logs_of, segments_in
+from cordwood.storage.tier.restoring import OlderTopic, lay_out, restorable
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER, TierStore
 
 
@@ -233,9 +233,10 @@ def _fetch_with_tier(
     with explain_full_disk(store, target), ExitStack() as made:
         if source is None:
             folder = made.enter_context(temporary_directory(local, "cordwood-fetch-"))
-            found, older = segments_in(store.layout, topics)
+            found = restorable(store.layout, topics)
+            older = found.older_topics
             lay_out(local, store.layout, found, folder)
-            store = TierStore(local, store.tier, store.layout, {folder: logs_of(found)})
+            store = TierStore(local, store.tier, store.layout, {folder: found.logs})
         else:
             folder = store.absolute_path(source)
         result = fetch_directory(
@@ -260,7 +261,7 @@ def _missing(
         if (part := store.remote_part(f"{folder}/{name}")) is None:
             continue
         for first, last in part.gaps:
-            if has_log_starts or first > part.log_start:
+            if has_log_starts or part.state is not None or first > part.log_start:
                 yield MissingOffsets(name, first, last)
 
 

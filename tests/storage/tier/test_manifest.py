@@ -113,10 +113,10 @@ def test_a_generation_is_twenty_digits(name: str, generation: int | None) -> Non
 # ---- hostile manifests -----------------------------------------------------------------------------------------------
 
 
-def content(number: int = 2, **changes: Any) -> bytes:
+def content(**changes: Any) -> bytes:
     """A valid manifest that changes generation 1, with other values for some fields; None leaves one out."""
     base = replace(state(*FIVE), generation=1)
-    new = replace(base, generation=number, segments=(*FIVE, segment("f", 500, 599)))
+    new = replace(base, generation=2, segments=(*FIVE, segment("f", 500, 599)))
     return json.dumps(json.loads(encode(new, base)) | changes).encode()
 
 

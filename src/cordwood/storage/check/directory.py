@@ -37,7 +37,7 @@ from cordwood.storage.check.partition import (
 from cordwood.storage.check.permissions import check_partition_files
 from cordwood.storage.check.placement import check_directories, check_missing, check_topic_id
 from cordwood.storage.check.sampling import Looked, Quick
-from cordwood.storage.check.tier import check_remote_part, check_tier
+from cordwood.storage.check.tier import add_damaged_manifest, check_remote_part, check_tier
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -56,6 +56,7 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 from cordwood.storage.node.start import NOT_SERVED, Effect, Event, Served, Start
+from cordwood.storage.tier.segments import TopicIdPartition
 from cordwood.storage.tier.store import TierStore
 
 #: Effect of a well-formed checkpoint with an impossible value on a broker, by file name.
@@ -160,6 +161,8 @@ class Check:
         self.quick = quick
         self.summary = Summary(looked=None if quick is None else Looked())
         self.partitions_done = 0
+        #: Live logs whose part in the tier was checked with their directories.
+        self._live_logs: set[TopicIdPartition] = set()
         self._pools: list[ThreadPoolExecutor] = []
         self.bytes_total = 0
         self.bytes_done = 0
@@ -413,6 +416,12 @@ class Check:
             tiers = self._tiers.to_check() if live else self._tiers
             if (part := tiers.remote_part(path)) is not None:
                 check_remote_part(path, part, tiers.layout, check.unread_remote, findings, live=live)
+                if part.state is not None:
+                    self._live_logs.add(part.state.partition)
+            elif path in tiers.damaged:
+                partition, error = tiers.damaged[path]
+                add_damaged_manifest(error, findings)
+                self._live_logs.add(partition)
         if part is None and check.unread_remote:
             raise next(iter(check.unread_remote.values()))
         return _PartitionRead(findings, only, check)
@@ -718,7 +727,7 @@ class Check:
         paths = [directory.path for directory in directories]
         found = [Findings() for _ in range(1 + any(directory.live for directory in directories))]
         for findings in found:
-            check_tier(tiers, paths, findings)
+            check_tier(tiers, paths, self._live_logs, findings)
             tiers = tiers.to_check()
         found[0].keep_repeated(found[-1])
         self._findings.merge(found[0])

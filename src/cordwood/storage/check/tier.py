@@ -2,11 +2,13 @@
 
 The metadata is that of the log directories that are checked. Other brokers may have more of it: an object counts as an
 orphan only if these directories have records about its partition, as all records about a partition are together.
+
+The metadata of a live log is its newest manifest, which is beside its objects. So these are checked in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from cordwood.common.errors import DataError
 from cordwood.common.text import bytes_text, number, time_text
@@ -14,7 +16,10 @@ from cordwood.storage.check.findings import Findings, Kind, Severity
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.tier.aiven import OBJECTS_OF_A_SEGMENT, AivenLayout
+from cordwood.storage.tier.generations import Generations, partitions_in
 from cordwood.storage.tier.local import Layout, StoredObjects
+from cordwood.storage.tier.manifest import TierState
 from cordwood.storage.tier.remote_log import RemoteLog, epoch_at, first_listed, with_records, within_lineage
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 from cordwood.storage.tier.store import RemotePart, TierStore
@@ -55,25 +60,94 @@ def check_remote_part(
     _check_attempts(path, part, findings)
 
 
-def check_tier(tiers: TierStore, directories: Sequence[str], findings: Findings) -> None:
-    """Check the metadata topic in some log directories, and the objects that no metadata there is about."""
+def check_tier(
+    tiers: TierStore, directories: Sequence[str], checked: Container[TopicIdPartition], findings: Findings
+) -> None:
+    """Check the metadata topic in some log directories, the manifests, and the objects that neither is about.
+
+    Args:
+        checked: live logs that were checked with their directories.
+    """
     known: dict[TopicIdPartition, RemoteLog] = {}
     for directory in directories:
         for partition, log in tiers.remote_logs(directory).items():
             known.setdefault(partition, log)
         for error in tiers.refused.get(directory, ()):
             findings.add(Kind.TIER_METADATA, error.path or directory, error.what, offset=error.offset)
+    states = _states(tiers.layout, checked, findings)
+    complete: dict[TopicIdPartition, set[str]] = {partition: set() for partition in states}
     for found in tiers.layout.objects():
-        _check_objects(found, known, findings)
+        if found.partition is not None and found.partition in states:
+            if (state := states[found.partition]) is not None:
+                _check_orphan(found, state, findings)
+            if found.count == OBJECTS_OF_A_SEGMENT:
+                complete[found.partition].add(found.segment_id)
+        else:
+            _check_objects(found, known, findings)
+    for partition, state in states.items():
+        if state is not None and partition not in checked:
+            _check_complete(tiers.layout, state, complete[partition], findings)
+
+
+def _states(
+    layout: Layout, checked: Container[TopicIdPartition], findings: Findings
+) -> dict[TopicIdPartition, TierState | None]:
+    """Read the manifests of a tier; None for a log whose manifests are damaged."""
+    states: dict[TopicIdPartition, TierState | None] = {}
+    if isinstance(layout, AivenLayout):
+        for partition in partitions_in(layout):
+            try:
+                states[partition] = Generations(layout.store, layout, partition).newest()
+            except DataError as error:
+                states[partition] = None
+                if partition not in checked:
+                    add_damaged_manifest(error, findings)
+    return states
+
+
+def add_damaged_manifest(error: DataError, findings: Findings) -> None:
+    """Add the finding for a manifest that cannot be decoded."""
+    meaning = (
+        "the log cannot be opened, and its part in the tier cannot be read; restore the manifest from another version "
+        "or copy of the bucket"
+    )
+    findings.add(Kind.TIER_METADATA, error.path or "", error.what, meaning=meaning)
+
+
+def _check_orphan(found: StoredObjects, state: TierState, findings: Findings) -> None:
+    named = {one.segment.id for one in state.segments} | {one.segment.id for one in state.gone}
+    if found.segment_id in named:
+        return
+    what = (
+        f"{_objects(found)}: segment {found.segment_id} of {_name(state.partition)}, which the manifest does not name"
+    )
+    meaning = "no reader uses the objects; the next program that opens the log deletes them"
+    findings.add(Kind.TIER_ORPHAN, found.path, what, offset=found.start_offset, meaning=meaning)
+
+
+def _check_complete(layout: Layout, state: TierState, complete: Container[str], findings: Findings) -> None:
+    for segment in (one.segment for one in state.segments):
+        if segment.id not in complete:
+            what = f"{_named(segment)} of {_name(state.partition)}: the manifest names it, but an object is missing"
+            where = layout.object_paths(segment)[0]
+            findings.add(Kind.TIER_OBJECT_MISSING, where, what, offset=segment.start_offset)
+
+
+def _objects(found: StoredObjects) -> str:
+    return f"{number(found.count, 'object')} of {bytes_text(found.size_bytes)}"
+
+
+def _name(partition: TopicIdPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
 
 
 def _check_objects(found: StoredObjects, known: Mapping[TopicIdPartition, RemoteLog], findings: Findings) -> None:
-    there = f"{number(found.count, 'object')} of {bytes_text(found.size_bytes)}"
+    there = _objects(found)
     if found.partition is None:
         findings.add(Kind.TIER_FOREIGN, found.path, f"{there}: not named like an object of a segment")
         return
     log = known.get(found.partition)
-    at = f"{there}: segment {found.segment_id} of {found.partition.topic}-{found.partition.partition}"
+    at = f"{there}: segment {found.segment_id} of {_name(found.partition)}"
     if log is None:
         what = f"{at}, and no metadata here is about its partition"
         findings.add(Kind.TIER_FOREIGN, found.path, what, offset=found.start_offset)

@@ -25,7 +25,7 @@ import posixpath
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +66,8 @@ from cordwood.storage.tier.local import (
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 MANIFEST_BYTES_MAX = 64 << 20
+#: `.log`, `.indexes` and the manifest.
+OBJECTS_OF_A_SEGMENT = 3
 _INT32_MAX = (1 << 31) - 1
 _VERSION = "1"
 _LOG, _INDEXES, _MANIFEST = ".log", ".indexes", ".rsm-manifest"
@@ -323,13 +325,16 @@ def _segment(fields: Fields, size_bytes: int) -> RemoteSegment:
 class AivenLayout(Layout):
     """The objects of Aiven's plugin.
 
+    Attributes:
+        store: contains the objects.
+
     Args:
         root: bucket and key prefix. A prefix that is a folder may be given with or without its slash.
         keys: private keys for encrypted segments.
     """
 
     def __init__(self, store: TargetStore, root: str, keys: Sequence[TierKey] = ()) -> None:
-        self._store = store
+        self.store = store
         self._root = root
         self._keys = tuple(keys)
         self._prefix: str | None = None
@@ -382,14 +387,15 @@ class AivenLayout(Layout):
         return manifest
 
     @override
-    def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
-        for path, _ in self.folders(topic):
-            yield from self._segments_in(path)
+    def segments(self, topic: str | None = None, without: Container[TopicIdPartition] = ()) -> Iterator[RemoteSegment]:
+        for path, partition in self.folders(topic):
+            if partition not in without:
+                yield from self._segments_in(path)
 
     @override
     def objects(self) -> Iterator[StoredObjects]:
         for path, partition in self.folders():
-            infos = [info for info in self._store.list(path) if info.name != TIER_FOLDER]
+            infos = [info for info in self.store.list(path) if info.name != TIER_FOLDER]
             yield from grouped(infos, path, _OBJECT_NAME, partition)
 
     @override
@@ -408,16 +414,16 @@ class AivenLayout(Layout):
     def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment | None) -> bytes | None:
         chunk_bytes = _CHUNK_BYTES if like is None else self.manifest(like).chunks.chunk_bytes
         log, indexes, manifest = self.object_paths(segment)
-        upload(self._store, files[FileKind.LOG], log)
+        upload(self.store, files[FileKind.LOG], log)
         pieces, places = [], {}
         for kind in _INDEX_NAMES.values():
             if kind in files:
-                pieces.append(read_file(self._store, files[kind]))
+                pieces.append(read_file(self.store, files[kind]))
                 places[kind] = (sum(map(len, pieces[:-1])), len(pieces[-1]))
-        self._store.put(indexes, b"".join(pieces))
+        self.store.put(indexes, b"".join(pieces))
         chunks = ChunkIndex(chunk_bytes, segment.size_bytes, chunk_bytes, segment.size_bytes)
         data = encode_manifest(Manifest(segment, chunks, places, is_compressed=False, encryption=None))
-        self._store.put(manifest, data)
+        self.store.put(manifest, data)
         if like is None or like.custom_metadata is None:
             return None
         custom, key = decode_custom_metadata(like.custom_metadata), log.removeprefix(self._key_prefix())
@@ -440,6 +446,11 @@ class AivenLayout(Layout):
         """
         check_partition(partition)
         return f"{self._key_prefix()}{partition.topic}-{partition.topic_id}/{partition.partition}"
+
+    def topics(self) -> frozenset[str]:
+        """Return the names of the topics' folders, without the key prefix."""
+        folder, beginning = posixpath.split(self._key_prefix())
+        return frozenset(name.removeprefix(beginning) for name in self.names_in(folder) if name.startswith(beginning))
 
     def folders(self, topic: str | None = None) -> Iterator[tuple[str, TopicIdPartition]]:
         """Yield each partition that has a folder, after the folder's path.
@@ -496,10 +507,10 @@ class AivenLayout(Layout):
     def _open(self, path: str) -> ReadableFile:
         """Open an object. One listing of its folder spares a request for the size of each object."""
         folder = posixpath.dirname(path)
-        if folder not in self._listed and self._store.reads_by_request(folder):
+        if folder not in self._listed and self.store.reads_by_request(folder):
             self.names_in(folder)
             self._listed.add(folder)
-        return self._store.open(path)
+        return self.store.open(path)
 
     def _read_manifest(self, path: str) -> Manifest:
         with self._lock:
@@ -545,7 +556,7 @@ class AivenLayout(Layout):
     def names_in(self, folder: str) -> Mapping[str, bool]:
         """Return the names in a folder of the tier, each with whether it is a folder; empty if it does not exist."""
         try:
-            return self._store.names_in(folder)
+            return self.store.names_in(folder)
         except (FileNotFoundError, NotADirectoryError):
             return {}
 

@@ -22,7 +22,7 @@ import itertools
 import posixpath
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,13 +95,14 @@ class Layout(Protocol):
         """
 
     @abstractmethod
-    def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
+    def segments(self, topic: str | None = None, without: Container[TopicIdPartition] = ()) -> Iterator[RemoteSegment]:
         """Yield the complete segments whose objects are in the tier, regardless of the brokers' metadata.
 
         Segments of a partition follow one another, in the order of their start offsets.
 
         Args:
             topic: only segments of this topic.
+            without: pass over these partitions.
         """
 
     @abstractmethod
@@ -234,10 +235,12 @@ class LocalLayout(Layout):
         return self._store.open(posixpath.join(self._folder_of(segment), object_stem(segment) + _ENDINGS[kind]))
 
     @override
-    def segments(self, topic: str | None = None) -> Iterator[RemoteSegment]:
+    def segments(self, topic: str | None = None, without: Container[TopicIdPartition] = ()) -> Iterator[RemoteSegment]:
         for name, is_directory in self._store.names_in(self._top()).items():
             partition = _partition_of(name) if is_directory else None
             if partition is None or topic not in (None, partition[0].topic):
+                continue
+            if TopicIdPartition(partition[1], partition[0].topic, partition[0].partition) in without:
                 continue
             stems = {
                 stem: files

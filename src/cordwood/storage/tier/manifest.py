@@ -49,8 +49,10 @@ from typing import Any
 
 from cordwood.common.errors import CorruptFileError
 from cordwood.storage.formats.filenames import offset_name
+from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.json_fields import Fields
+from cordwood.storage.tier.remote_log import Answer
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 #: Larger manifests are refused; one of 100,000 segments has 25 MB.
@@ -130,6 +132,24 @@ class TierState:
     def copied_end(self) -> int:
         """Offset after the last segment; the log start offset without a segment."""
         return self.segments[-1].segment.end_offset + 1 if self.segments else self.log_start_offset
+
+
+def answers_of(state: TierState, start: int, end: int) -> list[Answer]:
+    """Return the segments that make up the log from one offset up to another, which is not included."""
+    found = []
+    for segment in (one.segment for one in state.segments):
+        first, last = max(segment.start_offset, start), min(segment.end_offset, end - 1)
+        if first <= last:
+            found.append(Answer(segment, first, last))
+    return found
+
+
+def lineage_of(state: TierState) -> list[EpochEntry]:
+    """Return the leader epochs of the log up to the end of its last segment, as far as segments have them."""
+    found: list[EpochEntry] = []
+    for segment in (one.segment for one in state.segments):
+        found += [entry for entry in segment.epochs if not found or entry.epoch > found[-1].epoch]
+    return found
 
 
 def empty_state(partition: TopicIdPartition) -> TierState:

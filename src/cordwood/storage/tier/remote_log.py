@@ -18,7 +18,7 @@ Source: Kafka RemoteLogMetadataCache, RemoteLogLeaderEpochState, RemoteLogManage
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -276,6 +276,16 @@ def apply_event(logs: MutableMapping[TopicIdPartition, RemoteLog], event: Event)
             logs.pop(event.topic_id_partition, None)
         return True
     return logs.setdefault(event.topic_id_partition, RemoteLog()).apply(event)
+
+
+def copied_log(segments: Iterable[RemoteSegment]) -> RemoteLog:
+    """Return the remote log of a partition as if the copies of these segments had been recorded one after another."""
+    log = RemoteLog()
+    for one in segments:
+        log.apply(SegmentEvent(replace(one, state=CopyState.COPY_STARTED)))
+        where, finished = one.topic_id_partition, CopyState.COPY_FINISHED
+        log.apply(UpdateEvent(where, one.id, one.broker, one.event_time_ms, one.custom_metadata, finished))
+    return log
 
 
 # ---- lineage ---------------------------------------------------------------------------------------------------------

@@ -2,24 +2,29 @@
 
 The objects of a tier describe themselves, but not which of several overlapping segments counts. That depends on the
 leader epochs of the partition, and each segment has them up to its own end. The segment with the newest epoch decides:
-after an unclean election, it belongs to the log that the cluster went on with.
+after an unclean election, it belongs to the log that the cluster went on with. Of a live log, the manifest names the
+segments that count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 
 from cordwood.common.errors import NotFoundError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import TargetStore
-from cordwood.storage.formats import leader_epochs
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats import checkpoints, leader_epochs
+from cordwood.storage.formats.filenames import CLEANER_OFFSETS, LOG_START_OFFSETS, FileKind
 from cordwood.storage.formats.properties import PartitionMetadata, decode_id, encode_partition_metadata
 from cordwood.storage.log.files import write_file
+from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.generations import Generations, partitions_in
 from cordwood.storage.tier.local import Layout
-from cordwood.storage.tier.remote_log import RemoteLog
-from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEvent, TopicIdPartition, UpdateEvent
+from cordwood.storage.tier.manifest import TierState
+from cordwood.storage.tier.remote_log import RemoteLog, copied_log
+from cordwood.storage.tier.segments import RemoteSegment, TopicIdPartition
 
 #: The finished segments of partitions, in the order in which they were copied.
 Segments = Mapping[TopicIdPartition, Sequence[RemoteSegment]]
@@ -39,18 +44,41 @@ class OlderTopic:
     last_copy_ms: int
 
 
-def segments_in(layout: Layout, topics: Collection[str] = ()) -> tuple[Segments, Sequence[OlderTopic]]:
-    """Return the segments that a tier has, and the topics without them: of one name, only the newest topic has them.
+@dataclass(frozen=True, slots=True)
+class Restorable:
+    """The partitions of a tier.
+
+    Attributes:
+        segments: of each partition that has any.
+        states: what the manifests of live logs have.
+        older_topics: topics that are left out.
+    """
+
+    segments: Segments
+    states: Mapping[TopicIdPartition, TierState]
+    older_topics: Sequence[OlderTopic]
+
+    @property
+    def logs(self) -> Mapping[TopicIdPartition, RemoteLog]:
+        """The remote logs of partitions without a manifest, as if their copies had been recorded one after another."""
+        return {key: copied_log(segments) for key, segments in self.segments.items() if key not in self.states}
+
+
+def restorable(layout: Layout, topics: Collection[str] = ()) -> Restorable:
+    """Return the partitions that a tier has; of several topics with one name only the newest.
 
     Args:
         topics: only these topics.
 
     Raises:
-        NotFoundError: the tier has no such segment.
+        NotFoundError: the tier has no segment of them.
+        CorruptFileError: a manifest is damaged.
     """
+    states = _states_in(layout, topics)
     found: dict[TopicIdPartition, list[RemoteSegment]] = {}
     by_topic: dict[str, dict[str, list[RemoteSegment]]] = {}
-    for segment in layout.segments():
+    in_manifests = (one.segment for state in states.values() for one in state.segments)
+    for segment in chain(in_manifests, layout.segments(without=states)):
         if not topics or segment.topic in topics:
             found.setdefault(segment.topic_id_partition, []).append(segment)
             by_topic.setdefault(segment.topic, {}).setdefault(segment.topic_id, []).append(segment)
@@ -63,30 +91,39 @@ def segments_in(layout: Layout, topics: Collection[str] = ()) -> tuple[Segments,
         older += [OlderTopic(topic, topic_id, len(by_id[topic_id]), times[topic_id]) for topic_id in outdated]
     left_out = {one.topic_id for one in older}
     kept = {key: sorted(segments, key=_copied_at) for key, segments in found.items() if key.topic_id not in left_out}
-    return kept, older
+    return Restorable(kept, {key: state for key, state in states.items() if key in kept}, older)
+
+
+def _states_in(layout: Layout, topics: Collection[str]) -> dict[TopicIdPartition, TierState]:
+    states = {}
+    if isinstance(layout, AivenLayout):
+        for partition in partitions_in(layout):
+            if topics and partition.topic not in topics:
+                continue
+            if (state := Generations(layout.store, layout, partition).newest()) is not None:
+                states[partition] = state
+    return states
 
 
 def _copied_at(segment: RemoteSegment) -> int:
     return segment.event_time_ms
 
 
-def logs_of(found: Segments) -> dict[TopicIdPartition, RemoteLog]:
-    """Return the remote log of each partition, as if its copies had been recorded one after another."""
-    return {key: _log_of(key, segments) for key, segments in found.items()}
+def lay_out(fs: TargetStore, layout: Layout, found: Restorable, directory: str) -> None:
+    """Make the directory of each partition, with its topic id and leader epochs, and without a segment.
 
-
-def _log_of(key: TopicIdPartition, segments: Sequence[RemoteSegment]) -> RemoteLog:
-    log = RemoteLog()
-    for one in segments:
-        log.apply(SegmentEvent(replace(one, state=CopyState.COPY_STARTED)))
-        finished = CopyState.COPY_FINISHED
-        log.apply(UpdateEvent(key, one.id, one.broker, one.event_time_ms, one.custom_metadata, finished))
-    return log
-
-
-def lay_out(fs: TargetStore, layout: Layout, found: Segments, directory: str) -> None:
-    """Make the directory of each partition, with its topic id and leader epochs, and without a segment."""
-    for key, segments in sorted(found.items()):
+    The checkpoints of the log directory get the log starts and clean ends that manifests have.
+    """
+    log_starts, clean_ends = {}, {}
+    for key, state in found.states.items():
+        name = TopicPartition(key.topic, key.partition)
+        log_starts[name] = state.log_start_offset
+        if state.cleaner_checkpoint is not None:
+            clean_ends[name] = state.cleaner_checkpoint
+    for checkpoint, offsets in ((LOG_START_OFFSETS, log_starts), (CLEANER_OFFSETS, clean_ends)):
+        if offsets:
+            write_file(fs, f"{directory}/{checkpoint}", checkpoints.encode(offsets))
+    for key, segments in sorted(found.segments.items()):
         path = f"{directory}/{TopicPartition(key.topic, key.partition)}"
         fs.make_directory(path)
         topic_id = decode_id(key.topic_id)

@@ -3,7 +3,8 @@
 A tiered partition's directory has its local segments only. Here it also has the files of its remote segments, under
 the names that they would have on disk, so that everything above reads the whole log without knowing of tiers:
 
-    1  events      the batches of all `__remote_log_metadata` partitions of the log directory
+    1  events      the batches of all `__remote_log_metadata` partitions of the log directory; for a live log, whose
+                   tier has manifests, the newest manifest
     2  answers     for each offset below the local start, the segment that answers for it, by the partition's lineage
     3  files       each answer's files, from the tier's layout; a segment that answers only for a part of its offsets
                    is cut between two batches, and has no indexes
@@ -23,8 +24,10 @@ from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, TargetStore
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedTargetStore
+from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
+    LOG_START_OFFSETS,
     DirectoryState,
     FileKind,
     PartitionDirectory,
@@ -42,8 +45,18 @@ from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.tier.aiven import AivenLayout, key_prefix
 from cordwood.storage.tier.chunks import read_key
 from cordwood.storage.tier.configured import ConfiguredTier, LayoutKind
+from cordwood.storage.tier.generations import Generations
 from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
-from cordwood.storage.tier.remote_log import FAILED_COPIES, Answer, Attempts, RemoteLog, answers, apply_event
+from cordwood.storage.tier.manifest import TierState, answers_of, lineage_of
+from cordwood.storage.tier.remote_log import (
+    FAILED_COPIES,
+    Answer,
+    Attempts,
+    RemoteLog,
+    answers,
+    apply_event,
+    copied_log,
+)
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, Snapshot, TopicIdPartition, decode_event
 
 #: Topics that a copy must not have: by them a broker would delete remote segments of the original.
@@ -145,12 +158,13 @@ class RemotePart:
     """The part of a partition's log that is in its tier.
 
     Attributes:
-        log: all remote segments that the metadata topic lists.
+        log: all remote segments that the metadata topic, or the manifest, lists.
         answers: the segments that answer for the offsets from the log start up to the local start.
         lineage: leader epochs of the partition.
         log_start: the log start offset in the checkpoint; 0 without an entry.
         local_start: first offset on the disk; MAX_OFFSET without a local segment.
         metadata_path: directory of the metadata partition with its records; None if the tier alone is read.
+        state: what the manifest of a live log's tier has; None for a broker's tier.
     """
 
     log: RemoteLog
@@ -159,6 +173,7 @@ class RemotePart:
     log_start: int
     local_start: int
     metadata_path: str | None = None
+    state: TierState | None = None
 
     @property
     def copied(self) -> Sequence[RemoteSegment]:
@@ -171,6 +186,8 @@ class RemotePart:
 
         Source: Kafka RemoteLogManager.findHighestRemoteOffset.
         """
+        if self.state is not None:
+            return self.state.copied_end - 1
         ends = [*(entry.start_offset for entry in self.lineage[1:]), MAX_OFFSET]
         for entry, end in reversed([*zip(self.lineage, ends, strict=False)]):
             if (highest := self.log.highest(entry.epoch)) is not None:
@@ -225,6 +242,7 @@ class TierStore(WrappedTargetStore):
 
     Attributes:
         refused: records of the metadata topic that cannot be decoded, by log directory; only if they are passed over.
+        damaged: partitions whose manifests cannot be decoded, by directory; only if they are passed over.
     """
 
     def __init__(
@@ -240,17 +258,23 @@ class TierStore(WrappedTargetStore):
 
         Args:
             logs: the remote logs of a directory that has no metadata topic.
-            pass_over: pass over records of the metadata topic that cannot be decoded, instead of raising their errors.
+            pass_over: pass over manifests, and records of the metadata topic, that cannot be decoded, instead of
+                raising their errors.
         """
         super().__init__(store)
         self.tier = tier
         self.layout = layout
         self.refused: dict[str, list[DataError]] = {}
+        self.damaged: dict[str, tuple[TopicIdPartition, CorruptFileError]] = {}
         self._pass_over = pass_over
         self._logs = dict(logs)
         self._metadata: dict[tuple[str, TopicIdPartition], str] = {}
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
+        #: Folders of topics in the tier, as of the last listing of a log directory.
+        self._topics: frozenset[str] | None = None
+        #: Log start offsets of manifests that are above those in the checkpoint of their log directory.
+        self._newer_starts: dict[str, dict[TopicPartition, int]] = {}
         #: Log start offsets in the checkpoint of each log directory, as of its last listing.
         self._log_starts: dict[str, Mapping[TopicPartition, int]] = {}
 
@@ -270,10 +294,12 @@ class TierStore(WrappedTargetStore):
         self._parts.pop(path, None)
         self._files.pop(path, None)
         self._log_starts.pop(path, None)
-        if self.remote_part(path, entries) is None:
+        if parsed_directory(path) is None:
+            self._topics = None
+        if (part := self.remote_part(path, entries)) is None:
             return entries
         found = {name: file.info for name, file in self._files_of(path).items()}
-        found |= {info.name: info for info in entries}
+        found |= {info.name: info for info in entries if not _is_leftover(part, info.name)}
         return [found[name] for name in sorted(found)]
 
     @override
@@ -287,6 +313,9 @@ class TierStore(WrappedTargetStore):
 
     @override
     def open(self, path: str) -> ReadableFile:
+        if starts := self._starts_for(path):
+            known = read_log_starts(self._store, posixpath.dirname(path))
+            return _Content(path, checkpoints.encode({**known, **starts}))
         file = self._remote(path)
         return super().open(path) if file is None else self._opened(path, file)
 
@@ -300,7 +329,7 @@ class TierStore(WrappedTargetStore):
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        if self._remote(source) is None:
+        if self._remote(source) is None and not self._starts_for(source):
             super().copy(source, target, mode=mode)
             return
         with self.open(source) as file, self.create(target, mode=mode) as copied:
@@ -336,14 +365,16 @@ class TierStore(WrappedTargetStore):
             return None
         key = TopicIdPartition(encode_id(topic_id), name.topic_partition.topic, name.topic_partition.partition)
         directory = posixpath.dirname(path)
+        if entries is None:
+            entries = super().list(path)
         home, log = directory, self.remote_logs(directory).get(key)
+        if log is None and (state := self._state_for(path, key)) is not None:
+            return self._part_of(state, path, entries, self._log_start(directory, name.topic_partition))
         if log is None:
             # A broker with several disks has each partition of the metadata topic on one of them.
             home = next((one for one in self._other_directories(directory) if key in self.remote_logs(one)), home)
             log = self.remote_logs(home).get(key)
-        files = (parse_file(info.name) for info in (super().list(path) if entries is None else entries))
-        starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
-        local_start, start = min(starts, default=MAX_OFFSET), self._log_start(directory, name.topic_partition)
+        local_start, start = _local_start(entries, 0), self._log_start(directory, name.topic_partition)
         if log is None:
             # The checkpoint has an entry for each tiered log.
             if start is not None and start < local_start < MAX_OFFSET and not self._pass_over:
@@ -358,6 +389,56 @@ class TierStore(WrappedTargetStore):
         found = answers(log, lineage, start := start or 0, local_start)
         metadata = self._metadata.get((home, key))
         return RemotePart(log, tuple(found), tuple(lineage), start, local_start, metadata)
+
+    def state(self, partition: TopicIdPartition) -> TierState | None:
+        """Read what the newest manifest of a live log's tier has; None if the log has no manifest.
+
+        Raises:
+            CorruptFileError: the manifest is damaged.
+        """
+        # A tier that a server.properties configures is a broker's.
+        if not isinstance(self.layout, AivenLayout) or self.tier.kind is not None:
+            return None
+        if self._topics is None:
+            self._topics = self.layout.topics()
+        if f"{partition.topic}-{partition.topic_id}" not in self._topics:
+            return None
+        return Generations(self.layout.store, self.layout, partition).newest()
+
+    def _state_for(self, path: str, partition: TopicIdPartition) -> TierState | None:
+        self.damaged.pop(path, None)
+        try:
+            return self.state(partition)
+        except CorruptFileError as error:
+            if not self._pass_over:
+                raise
+            self.damaged[path] = partition, error
+            return None
+
+    def _part_of(self, state: TierState, path: str, entries: Sequence[FileInfo], start: int | None) -> RemotePart:
+        """Return the remote part of a live log.
+
+        Args:
+            path: its directory, which may have no segment, as after the loss of its disk.
+            start: its log start offset in the checkpoint, which may be older than the manifest's.
+        """
+        lineage: Sequence[EpochEntry] = ()
+        with contextlib.suppress(CorruptFileError):
+            lineage = read_leader_epochs(self._store, path).entries
+        local_start = _local_start(entries, state.local_floor)
+        newer = self._newer_starts.setdefault(posixpath.dirname(path), {})
+        name = TopicPartition(state.partition.topic, state.partition.partition)
+        newer.pop(name, None)
+        if state.log_start_offset > (start := start or 0):
+            newer[name] = start = state.log_start_offset
+        log = copied_log(one.segment for one in state.segments)
+        found = answers_of(state, start, local_start)
+        return RemotePart(log, tuple(found), tuple(lineage or lineage_of(state)), start, local_start, state=state)
+
+    def _starts_for(self, path: str) -> Mapping[TopicPartition, int]:
+        """Return the log start offsets that a file should have by manifests; empty for all but a checkpoint of them."""
+        directory, name = posixpath.split(path)
+        return self._newer_starts.get(directory, {}) if name == LOG_START_OFFSETS else {}
 
     def _log_start(self, directory: str, partition: TopicPartition) -> int | None:
         if directory not in self._log_starts:
@@ -386,7 +467,9 @@ class TierStore(WrappedTargetStore):
         if parsed is None or parsed.kind not in _NAMED_BY_OFFSET:
             return None
         file = self._files_of(folder).get(name)
-        return None if file is None or super().exists(path) else file
+        if file is None or (not _is_leftover(self._parts[folder], name) and super().exists(path)):
+            return None
+        return file
 
     def _files_of(self, path: str) -> Mapping[str, _RemoteFile]:
         """Return the remote files of a partition's directory by name."""
@@ -445,6 +528,9 @@ class TierStore(WrappedTargetStore):
         try:
             opened = self.layout.open(file.segment, file.kind)
         except FileNotFoundError as error:
+            state = None if (part := self._parts.get(posixpath.dirname(path))) is None else part.state
+            if state is not None and self.state(state.partition) != state:
+                raise  # its writer deleted the segment meanwhile, as a broker deletes a file
             what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
             raise CorruptFileError(what, path=path) from error
         return _Part(opened, path, file.first, file.end)
@@ -482,8 +568,51 @@ class TierStore(WrappedTargetStore):
         refused.append(error)
 
 
+def _local_start(entries: Sequence[FileInfo], floor: int) -> int:
+    """Return the first offset from `floor` on that is on the disk; MAX_OFFSET without a segment."""
+    files = (parse_file(info.name) for info in entries)
+    starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
+    return min((one for one in starts if one >= floor), default=MAX_OFFSET)
+
+
+def _is_leftover(part: RemotePart | None, name: str) -> bool:
+    """Return whether a local file is of a segment that a live log replaced in its tier, and did not remove yet."""
+    if part is None or part.state is None:
+        return False
+    file = parse_file(name)
+    if file is None or not (file.kind is FileKind.LOG or file.kind in _INDEXES):
+        return False
+    return file.offset < part.state.local_floor
+
+
 def _is_metadata(name: PartitionDirectory) -> bool:
     return name.topic_partition.topic == REMOTE_LOG_METADATA
+
+
+class _Content(ReadableFile):
+    """A file in memory."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self._data = data
+
+    @override
+    def size(self) -> int:
+        return len(self._data)
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        data = self.read(position, target.nbytes)
+        target.cast("B")[: len(data)] = data
+        return len(data)
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._data[position : position + size_bytes]
+
+    @override
+    def close(self) -> None:
+        pass
 
 
 class _Part(WrappedReadableFile):
