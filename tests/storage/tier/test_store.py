@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,24 @@ def test_a_directorys_log_starts_are_read_once_per_listing() -> None:
         store.list(str(logs))
         assert all(store.list(str(path)) for path in logs.glob("*-0"))
     assert opened.count(LOG_START_OFFSETS) == 1
+
+
+def test_threads_read_the_metadata_topic_once() -> None:
+    opened = list[str]()
+
+    class Watched(PosixFileSystem):
+        def open(self, path: str) -> PosixFile:
+            opened.append(path)
+            return super().open(path)
+
+    logs = fixture("local-tiered") / "kafka-logs"
+    store = with_tier(Watched(), f"{fixture('local-tiered')}/kafka-tiered-storage")
+    assert isinstance(store, TierStore)
+    with ThreadPoolExecutor(8) as pool:
+        parts = list(pool.map(store.remote_part, map(str, [logs / "orders-0", logs / "trimmed-0"] * 8)))
+    assert all(parts)
+    read = [path for path in opened if "__remote_log_metadata" in path and path.endswith(".log")]
+    assert len(read) == len(set(read)) == 3
 
 
 @pytest.mark.parametrize("places", ["both disks", "the folder of the disks", "one disk"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
@@ -268,6 +269,7 @@ class TierStore(WrappedTargetStore):
         self.damaged: dict[str, tuple[TopicIdPartition, CorruptFileError]] = {}
         self._pass_over = pass_over
         self._logs = dict(logs)
+        self._reading = threading.Lock()
         self._metadata: dict[tuple[str, TopicIdPartition], str] = {}
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
@@ -539,28 +541,32 @@ class TierStore(WrappedTargetStore):
 
     def remote_logs(self, directory: str) -> Mapping[TopicIdPartition, RemoteLog]:
         """Return the remote log of each topic id and partition, from the metadata topic in a log directory."""
-        if directory not in self._logs:
-            logs: dict[TopicIdPartition, RemoteLog] = {}
-            refused = self.refused.setdefault(directory, [])
-            for info in super().list(directory):
-                name = parsed_directory(info.name) if info.is_directory else None
-                if name is None or name.state is not DirectoryState.CURRENT or not _is_metadata(name):
-                    continue
-                path = f"{directory}/{info.name}"
-                try:
-                    for record in LogView(path, fs=self._store).records():
-                        try:
-                            event = decode_event(record.value)
-                            apply_event(logs, event)
-                            if not isinstance(event, Snapshot):
-                                self._metadata[directory, event.topic_id_partition] = path
-                        except DataError as error:
-                            error.offset = record.offset
-                            self._refuse(error.at(path), refused)
-                except DataError as error:
-                    self._refuse(error, refused)
-            self._logs[directory] = logs
-        return self._logs[directory]
+        with self._reading:  # threads that list partitions ask at the same time
+            if directory not in self._logs:
+                self._logs[directory] = self._read_remote_logs(directory)
+            return self._logs[directory]
+
+    def _read_remote_logs(self, directory: str) -> Mapping[TopicIdPartition, RemoteLog]:
+        logs: dict[TopicIdPartition, RemoteLog] = {}
+        refused = self.refused.setdefault(directory, [])
+        for info in super().list(directory):
+            name = parsed_directory(info.name) if info.is_directory else None
+            if name is None or name.state is not DirectoryState.CURRENT or not _is_metadata(name):
+                continue
+            path = f"{directory}/{info.name}"
+            try:
+                for record in LogView(path, fs=self._store).records():
+                    try:
+                        event = decode_event(record.value)
+                        apply_event(logs, event)
+                        if not isinstance(event, Snapshot):
+                            self._metadata[directory, event.topic_id_partition] = path
+                    except DataError as error:
+                        error.offset = record.offset
+                        self._refuse(error.at(path), refused)
+            except DataError as error:
+                self._refuse(error, refused)
+        return logs
 
     def _refuse(self, error: DataError, refused: MutableSequence[DataError]) -> None:
         if not self._pass_over:
