@@ -208,3 +208,27 @@ def test_check_names_a_damaged_manifest_and_goes_on(live: LiveTier) -> None:
     shutil.rmtree(live.logs / "orders-1")
     assert found_in(live) == expected
     assert "manifest is not a JSON object" in run("fetch", live.root / "x", *live.options, exits=1).stderr
+
+
+# ---- dump ------------------------------------------------------------------------------------------------------------
+
+
+def test_dump_shows_what_a_manifest_changes(live: LiveTier) -> None:
+    state = live.states["orders-1"]
+    live.commit(replace(state, gone=(GoneSegment(state.segments[0].segment, 7),), segments=state.segments[1:]))
+    first, second = sorted(live.manifests("orders-1").iterdir())
+    header, *segments = run("dump", first, "--json").lines
+    assert (header["type"], header["base"], header["writer_epoch"]) == ("tier_manifest", None, 0)
+    assert [(one["type"], one["start_offset"], one["leader_epochs"]) for one in segments[:2]] == [
+        ("tier_segment", 0, [[0, 0]]),
+        ("tier_segment", 300, [[0, 300]]),
+    ]
+    segment_id = state.segments[0].segment.id
+    assert run("dump", second).stdout.splitlines()[-3:] == [
+        'tier_manifest base=1                   writer_epoch=0           run=""                   host=""'
+        "                  log_start_offset=0       local_floor=0            cleaner_checkpoint=null",
+        f"removed_tier_segment id={segment_id}",
+        f"gone_tier_segment id={segment_id} since_timestamp=1970-01-01T00:00:00.007Z",
+    ]
+    second.write_text(second.read_text().replace('"base":1', '"base":-1'))
+    assert "DAMAGE base in the manifest is not a number" in " ".join(run("dump", second, exits=1).stdout.split())

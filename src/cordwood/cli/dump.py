@@ -127,12 +127,14 @@ def dump(
     Records of Kafka's internal topics are shown by name: their type, its version, and the fields of key and value.
     With --no-decode, or a --key-format or --value-format, they are shown as other records.
 
-    With --json each line has a "type": batch, record, rest, damage, or offset_index, time_index, aborted_transaction,
-    producer, leader_epoch, checkpoint, partition_metadata, property, clean_shutdown, quorum_state, key_index,
-    indexed_batch, indexed_key. A key or value is null, a string that holds its text (its hex or base64 digits, the JSON
-    value or the number, if that is the format), or {"hex": "00ff"} where the format cannot show it. "headers" is a list
-    of [name, value]. Records of control batches have "control", their type, and "coordinator_epoch". Records of
-    internal topics have "record" and "version", and objects as "key" and "value"; an unreadable record has a "problem".
+    With --json each line has a "type": batch, record, rest, damage, or offset_index, time_index,
+    aborted_transaction, producer, leader_epoch, checkpoint, partition_metadata, property, clean_shutdown,
+    quorum_state, key_index, indexed_batch, indexed_key, tier_manifest, tier_segment, removed_tier_segment,
+    gone_tier_segment. A key or value is null, a string that holds its text (its hex or base64 digits, the JSON
+    value or the number, if that is the format), or {"hex": "00ff"} where the format cannot show it. "headers" is a
+    list of [name, value]. Records of control batches have "control", their type, and "coordinator_epoch". Records
+    of internal topics have "record" and "version", and objects as "key" and "value"; an unreadable record has a
+    "problem".
     -1 is Kafka's number for a missing value.
     """
     if pattern is not None and (as_json or batches):

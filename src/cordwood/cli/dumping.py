@@ -375,10 +375,12 @@ class Dump:
         kind = parsed.kind if parsed else ""
         if filenames.parse_key_index(name) is not None:
             kind = filenames.KEY_INDEX
+        if filenames.parse_tier_manifest(name) is not None:
+            kind = filenames.TIER_MANIFEST
         read = READERS.get(name.removesuffix(".tmp")) or READERS.get(kind)
         if read is None:
             kafkas = [kind for kind in FileKind if kind and kind is not FileKind.LOG_CONFIGS]
-            own = ", ".join([filenames.KEY_INDEX, FileKind.LOG_CONFIGS])
+            own = ", ".join([filenames.KEY_INDEX, FileKind.LOG_CONFIGS, f"manifests ({filenames.TIER_MANIFEST})"])
             what = f"Kafka's are {', '.join([*kafkas, *IN_LOG_DIRECTORY])}; Cordwood's are {own}"
             raise RequestError(f"{path} is no file that Kafka or Cordwood writes, by its name; {what}")
         if isinstance(self.printer, PatternPrinter) or self.choice.isolation is not None:

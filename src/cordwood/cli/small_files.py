@@ -19,8 +19,10 @@ from cordwood.storage.formats import (
     time_index,
     transaction_index,
 )
-from cordwood.storage.formats.filenames import KEY_INDEX, FileKind
+from cordwood.storage.formats.filenames import KEY_INDEX, TIER_MANIFEST, FileKind
 from cordwood.storage.formats.key_index import NO_HORIZON, TAG_BITS, Flag
+from cordwood.storage.tier import manifest
+from cordwood.storage.tier.segments import TopicIdPartition
 
 #: Kind and fields of each entry. A "rest" has a position, a size and a description.
 Entries = Iterator[tuple[str, dict[str, object]]]
@@ -134,6 +136,34 @@ def _key_index(data: bytes, base_offset: int, path: str) -> Entries:
             yield "indexed_key", {"entry": i, "hash": f"{known:0{digits}x}…", "record": int(index.ordinals[i])}
 
 
+def _tier_manifest(data: bytes, base_offset: int, path: str) -> Entries:
+    one = manifest.decode_changes(data, path, TopicIdPartition("", "", NONE))
+    writer = {"writer_epoch": one.writer.epoch, "run": one.writer.run, "host": one.writer.host}
+    offsets = ("log_start_offset", "local_floor", "cleaner_checkpoint")
+    yield "tier_manifest", {"base": one.base, **writer, **{name: getattr(one, name) for name in offsets}}
+    for added in one.added:
+        segment = added.segment
+        yield (
+            "tier_segment",
+            {
+                "id": segment.id,
+                "start_offset": segment.start_offset,
+                "end_offset": segment.end_offset,
+                "size": segment.size_bytes,
+                "crc": f"{added.crc32c:08x}",
+                "max_timestamp": segment.max_timestamp_ms,
+                "event_timestamp": segment.event_time_ms,
+                "broker": segment.broker,
+                "leader_epochs": [[entry.epoch, entry.start_offset] for entry in segment.epochs],
+                "aborted": not segment.transaction_index_empty,
+            },
+        )
+    for segment_id in one.removed:
+        yield "removed_tier_segment", {"id": segment_id}
+    for gone in one.gone:
+        yield "gone_tier_segment", {"id": gone.id, "since_timestamp": gone.since_ms}
+
+
 IN_LOG_DIRECTORY: dict[str, Callable[[bytes, int, str], Entries]] = {
     **dict.fromkeys(filenames.OFFSET_CHECKPOINTS, _offset_checkpoint),
     filenames.META_PROPERTIES: _meta_properties,
@@ -151,4 +181,5 @@ READERS: dict[str, Callable[[bytes, int, str], Entries]] = {
     FileKind.PARTITION_METADATA: _partition_metadata,
     FileKind.QUORUM_STATE: _quorum_state,
     KEY_INDEX: _key_index,
+    TIER_MANIFEST: _tier_manifest,
 }

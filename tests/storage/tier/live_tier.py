@@ -40,6 +40,7 @@ class LiveTier:
         self.root = copy_of(ROOT / "bucket" / "kafka", target / "tier")
         self.layout = AivenLayout(FS, str(self.root), [read_key(FS, KEY)])
         self.states: dict[str, TierState] = {}
+        self._writers: dict[str, Generations] = {}
         by_partition: dict[TopicIdPartition, list[RemoteSegment]] = {}
         for segment in self.layout.segments():
             by_partition.setdefault(segment.topic_id_partition, []).append(segment)
@@ -53,7 +54,8 @@ class LiveTier:
 
     def commit(self, state: TierState) -> TierState:
         name = f"{state.partition.topic}-{state.partition.partition}"
-        self.states[name] = Generations(FS, self.layout, state.partition).commit(state)
+        writer = self._writers.setdefault(name, Generations(FS, self.layout, state.partition))
+        self.states[name] = writer.commit(state)
         return self.states[name]
 
     def manifests(self, name: str) -> Path:

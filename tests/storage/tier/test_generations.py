@@ -14,9 +14,10 @@ from cordwood.common.errors import CordwoodError, CorruptFileError, RequestError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats.filenames import tier_manifest_name
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations, make_folders, partitions_in
-from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState, manifest_name
+from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState
 from cordwood.testing.memory import MemoryFileSystem
 from tests.storage.tier.states import PARTITION, segment
 
@@ -144,9 +145,9 @@ def test_a_sweep_deletes_what_no_manifest_names(tier: Tier) -> None:
     folder = f"{tier.root}{FOLDER}"
     leftovers = [
         f"{folder}/{7:020d}-{orphan.segment.id}.log.12ab.tmp",
-        f"{folder}/.cordwood-tier/{manifest_name(2)}.12ab.tmp",
+        f"{folder}/.cordwood-tier/{tier_manifest_name(2)}.12ab.tmp",
     ]
-    others = [f"{folder}/README", f"{folder}/.cordwood-tier/{manifest_name(99)}.12ab.tmp"]
+    others = [f"{folder}/README", f"{folder}/.cordwood-tier/{tier_manifest_name(99)}.12ab.tmp"]
     for path in leftovers + others:
         tier.store.put(path, b"")
     now = (opened := tier.writer()).claim("later", "")
@@ -179,14 +180,14 @@ def test_a_missing_base_and_a_base_that_is_not_whole_are_named(tier: Tier) -> No
     now = writer.commit(grown(now, *map(numbered, range(9))))
     now = writer.commit(grown(now, numbered(9)))
     folder = f"{tier.root}{FOLDER}/.cordwood-tier"
-    data = bytes(content(tier.store, f"{folder}/{manifest_name(3)}"))
-    tier.store.put(f"{folder}/{manifest_name(4)}", data.replace(b'"base":2', b'"base":3'))
+    data = bytes(content(tier.store, f"{folder}/{tier_manifest_name(3)}"))
+    tier.store.put(f"{folder}/{tier_manifest_name(4)}", data.replace(b'"base":2', b'"base":3'))
     with pytest.raises(CorruptFileError, match="not whole") as caught:
         tier.writer().newest()
-    assert caught.value.path == f"{folder}/{manifest_name(3)}"
-    tier.store.delete(f"{folder}/{manifest_name(4)}")
-    tier.store.delete(f"{folder}/{manifest_name(2)}")
-    with pytest.raises(CorruptFileError, match=f"generation that is missing: .*{manifest_name(2)}"):
+    assert caught.value.path == f"{folder}/{tier_manifest_name(3)}"
+    tier.store.delete(f"{folder}/{tier_manifest_name(4)}")
+    tier.store.delete(f"{folder}/{tier_manifest_name(2)}")
+    with pytest.raises(CorruptFileError, match=f"generation that is missing: .*{tier_manifest_name(2)}"):
         tier.writer().newest()
 
 

@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.common.errors import CorruptFileError
+from cordwood.storage.formats.filenames import parse_tier_manifest, tier_manifest_name
 from cordwood.storage.tier.manifest import (
     GoneSegment,
     TierState,
     decode,
     encode,
     is_whole,
-    manifest_name,
-    parse_name,
 )
 from tests.storage.tier.events import segment_id
 from tests.storage.tier.states import PARTITION, scripts, segment, state
@@ -29,7 +28,7 @@ FIVE = tuple(segment(name, 100 * at, 100 * at + 99) for at, name in enumerate("a
 
 
 def read(files: Mapping[int, bytes], generation: int) -> TierState:
-    return decode(files[generation], manifest_name(generation), PARTITION, lambda base: read(files, base))
+    return decode(files[generation], tier_manifest_name(generation), PARTITION, lambda base: read(files, base))
 
 
 # ---- round trips -----------------------------------------------------------------------------------------------------
@@ -107,7 +106,7 @@ def test_a_manifest_is_whole_when_a_quarter_of_its_segments_changed() -> None:
     ],
 )
 def test_a_generation_is_twenty_digits(name: str, generation: int | None) -> None:
-    assert parse_name(name) == generation
+    assert parse_tier_manifest(name) == generation
 
 
 # ---- hostile manifests -----------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ def added(**changes: Any) -> bytes:
 def refused(data: bytes) -> str:
     with pytest.raises(CorruptFileError) as caught:
         read({1: encode(replace(state(*FIVE), generation=1), None), 2: data}, 2)
-    assert caught.value.path == manifest_name(2)
+    assert caught.value.path == tier_manifest_name(2)
     return caught.value.what
 
 

@@ -12,6 +12,8 @@ files that share a base offset, and some files with fixed names:
       .cordwood/index/00000000000000000042.keyhashes       Cordwood's own: the key index of a segment
     orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
 
+In the tier of a live log, `.cordwood-tier/00000000000000000007.json` is the seventh generation of its manifest.
+
 Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL, and the names `.` and
 `..`, are neither parsed nor built, and each built name is one path component. Kafka also reads names that are not in
 their canonical form (`+7.log`, `orders-007`), but would look for the canonical name; to detect this, compare the `name`
@@ -46,6 +48,8 @@ WORK_FOLDER = ".cordwood"
 #: Folder of key indexes within the work folder; it remains after a run.
 INDEX_FOLDER = "index"
 KEY_INDEX = ".keyhashes"
+#: End of the name of a manifest in the tier of a live log.
+TIER_MANIFEST = ".json"
 
 #: The topic of KRaft's own log: its directory is named like a partition but not loaded as one.
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -58,6 +62,7 @@ _EPOCH_MAX = (1 << 31) - 1
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _CHECKPOINT_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _KEY_INDEX = re.compile(rf"([0-9]{{20}}){re.escape(KEY_INDEX)}")
+_TIER_MANIFEST = re.compile(rf"([0-9]{{20}}){re.escape(TIER_MANIFEST)}")
 
 
 class FileKind(StrEnum):
@@ -250,6 +255,17 @@ def parse_key_index(name: str) -> int | None:
     match = _KEY_INDEX.fullmatch(name)
     offset = NONE if match is None else int(match[1])
     return offset if 0 <= offset <= _OFFSET_MAX else None
+
+
+def tier_manifest_name(generation: int) -> str:
+    """Return the name of a generation of a tier's manifest."""
+    return offset_name(generation, TIER_MANIFEST)
+
+
+def parse_tier_manifest(name: str) -> int | None:
+    """Return the generation in the name of a tier's manifest, from 1 on; None for another name."""
+    match = _TIER_MANIFEST.fullmatch(name)
+    return int(match[1]) if match and 0 < int(match[1]) <= _OFFSET_MAX else None
 
 
 def partition_of_key_index(path: str) -> str | None:

@@ -23,6 +23,7 @@ from cordwood.storage.formats.filenames import (
     index_folder,
     parse_file,
     parse_key_index,
+    parse_tier_manifest,
 )
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.formats.properties import decode_partition_metadata
@@ -33,6 +34,8 @@ OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
 #: A key index has 8.5 bytes per record.
 KEY_INDEX_BYTES_MAX = 1 << 30
+#: A manifest of 100,000 segments in a tier has 25 MB.
+TIER_MANIFEST_BYTES_MAX = 32 << 20
 #: An offset or time index up to this size is read at once; of a larger one, pieces of `_PIECE_ENTRIES`.
 _SMALL_INDEX_BYTES = 32 << 10
 _PIECE_ENTRIES = 64
@@ -145,6 +148,8 @@ def read_log_starts(fs: Store, directory: str) -> Mapping[TopicPartition, int]:
 def _bytes_max(name: str) -> int:
     if parse_key_index(name) is not None:
         return KEY_INDEX_BYTES_MAX
+    if parse_tier_manifest(name) is not None:
+        return TIER_MANIFEST_BYTES_MAX
     parsed = parse_file(name)
     has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS
     return OFFSET_FILE_BYTES_MAX if has_offset else TEXT_FILE_BYTES_MAX

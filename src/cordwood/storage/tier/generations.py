@@ -34,11 +34,12 @@ from cordwood.common.errors import CorruptFileError, KafkaStorageError, RequestE
 from cordwood.common.text import number
 from cordwood.fs.base import PutMode, TargetStore
 from cordwood.fs.manifest import TIER_FOLDER
+from cordwood.storage.formats.filenames import parse_tier_manifest, tier_manifest_name
 from cordwood.storage.formats.text import shown
+from cordwood.storage.log.files import TIER_MANIFEST_BYTES_MAX
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.local import ID_LENGTH
 from cordwood.storage.tier.manifest import (
-    BYTES_MAX,
     TierState,
     Writer,
     decode,
@@ -46,8 +47,6 @@ from cordwood.storage.tier.manifest import (
     empty_state,
     encode,
     is_whole,
-    manifest_name,
-    parse_name,
 )
 from cordwood.storage.tier.segments import TopicIdPartition
 
@@ -140,12 +139,12 @@ class Generations:
 
     def _content(self, path: str) -> bytes:
         with self._store.open(path) as file:
-            if (size := file.size()) > BYTES_MAX:
-                raise CorruptFileError(f"the manifest has {size} bytes, more than {BYTES_MAX}", path=path)
+            if (size := file.size()) > TIER_MANIFEST_BYTES_MAX:
+                raise CorruptFileError(f"the manifest has {size} bytes, more than {TIER_MANIFEST_BYTES_MAX}", path=path)
             return file.read(0, size)
 
     def _path(self, generation: int) -> str:
-        return f"{self._folder}/{manifest_name(generation)}"
+        return f"{self._folder}/{tier_manifest_name(generation)}"
 
     def _names(self, folder: str) -> Sequence[str]:
         try:
@@ -154,7 +153,7 @@ class Generations:
             return []
 
     def _generations(self) -> Sequence[int]:
-        return sorted(one for name in self._names(self._folder) if (one := parse_name(name)) is not None)
+        return sorted(one for name in self._names(self._folder) if (one := parse_tier_manifest(name)) is not None)
 
     @staticmethod
     def _last(generations: Sequence[int]) -> int:
@@ -237,8 +236,10 @@ class Generations:
             FencedError: another writer has it.
         """
         path, data = self._path(state.generation), encode(state, base)
-        if len(data) > BYTES_MAX:
-            raise RequestError(f"{path}: the manifest would have {len(data):,} bytes, more than {BYTES_MAX:,}")
+        if len(data) > TIER_MANIFEST_BYTES_MAX:
+            raise RequestError(
+                f"{path}: the manifest would have {len(data):,} bytes, more than {TIER_MANIFEST_BYTES_MAX:,}"
+            )
         failure: StoreError | None = None
         try:
             try:
@@ -277,7 +278,7 @@ class Generations:
         """
         objects = self._names(self._objects)
         names = self._names(self._folder)
-        last = self._last(sorted(one for name in names if (one := parse_name(name)) is not None))
+        last = self._last(sorted(one for name in names if (one := parse_tier_manifest(name)) is not None))
         if last != state.generation:
             raise self._fenced(state.writer)
         if self._base is None:
@@ -290,7 +291,7 @@ class Generations:
             if (match := _OF_SEGMENT.fullmatch(name)) and match[1] not in kept
         ]
         for name in names:
-            if (match := _OF_GENERATION.fullmatch(name)) and (generation := parse_name(match[1])) is not None:
+            if (match := _OF_GENERATION.fullmatch(name)) and (generation := parse_tier_manifest(match[1])) is not None:
                 is_old = generation < base or base < generation <= last - KEPT
                 if is_old or (match[2] and generation <= last):
                     old.append(f"{self._folder}/{name}")
@@ -308,7 +309,7 @@ def _refuse_base(path: str) -> Callable[[int], TierState]:
 def partitions_in(layout: AivenLayout) -> Iterator[TopicIdPartition]:
     """Yield the partitions of a tier that have manifests."""
     for path, partition in layout.folders():
-        if any(parse_name(name) is not None for name in layout.names_in(f"{path}/{TIER_FOLDER}")):
+        if any(parse_tier_manifest(name) is not None for name in layout.names_in(f"{path}/{TIER_FOLDER}")):
             yield partition
 
 

@@ -41,24 +41,21 @@ from __future__ import annotations
 
 import base64
 import json
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from cordwood.common.errors import CorruptFileError
-from cordwood.storage.formats.filenames import offset_name
+from cordwood.storage.formats.filenames import parse_tier_manifest
 from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.log.files import TIER_MANIFEST_BYTES_MAX
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.json_fields import Fields
 from cordwood.storage.tier.remote_log import Answer
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
-#: Larger manifests are refused; one of 100,000 segments has 25 MB.
-BYTES_MAX = 32 << 20
 _VERSION = 1
-_NAME = re.compile(r"([0-9]{20})\.json")
 _INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
 #: Maximum length of a writer's run and host, in characters.
 _TEXT_MAX = 255
@@ -155,20 +152,6 @@ def lineage_of(state: TierState) -> list[EpochEntry]:
 def empty_state(partition: TopicIdPartition) -> TierState:
     """Return the state of a log before its first manifest."""
     return TierState(partition, 0, Writer(0, "", ""), 0, 0, None, (), ())
-
-
-# ---- names -----------------------------------------------------------------------------------------------------------
-
-
-def manifest_name(generation: int) -> str:
-    """Return the name of a generation's file."""
-    return offset_name(generation, ".json")
-
-
-def parse_name(name: str) -> int | None:
-    """Return the generation in the name of a file; None for another name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match and 0 < int(match[1]) <= MAX_OFFSET else None
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------------
@@ -268,36 +251,103 @@ def decode(data: bytes, path: str, partition: TopicIdPartition, read_base: Calla
     Raises:
         CorruptFileError: it is not a manifest of version 1, or its values contradict each other.
     """
-    fields = _fields(data, path)
-    generation, number = parse_name(path.rpartition("/")[2]), _base(fields)
+    changes = decode_changes(data, path, partition)
+    generation, number = parse_tier_manifest(path.rpartition("/")[2]), changes.base
     if generation is None:
         raise CorruptFileError("the name of a manifest is 20 digits, the generation from 1 on, and .json", path=path)
     if number is not None and number >= generation:
-        raise fields.refused("base", f"a generation below {generation}")
+        raise CorruptFileError(f"the base {number} is not a generation below {generation}", path=path)
     base = None if number is None else read_base(number)
     segments: dict[str, TierSegment] = {} if base is None else {one.segment.id: one for one in base.segments}
-    for segment_id in fields.ids("removed"):
+    for segment_id in changes.removed:
         if segments.pop(segment_id, None) is None:
             raise CorruptFileError(f"segment {segment_id} is removed, and not in the base {number}", path=path)
-    for added in fields.objects("added"):
-        segment = _segment(added, partition)
-        if segment.id in segments:
-            raise CorruptFileError(f"segment {segment.id} is there twice", path=path)
-        segments[segment.id] = TierSegment(segment, added.integer("crc32c", 0, _UINT32_MAX))
+    for added in changes.added:
+        if added.segment.id in segments:
+            raise CorruptFileError(f"segment {added.segment.id} is there twice", path=path)
+        segments[added.segment.id] = added
     ordered = tuple(sorted(segments.values(), key=lambda one: one.segment.start_offset))
     if (overlapping := _overlap(one.segment for one in ordered)) is not None:
         what = f"segment {overlapping.id} starts at {overlapping.start_offset}, within the segment before it"
         raise CorruptFileError(what, path=path)
-    is_cleaned = fields.values.get("cleaner_checkpoint") is not None
+    known, gone = _known(base), []
+    for one in changes.gone:
+        segment = one.segment or known.get(one.id)
+        if one.id in segments or segment is None:
+            fault = "which is in the log" if segment else f"which is not in the base {number}"
+            raise CorruptFileError(f"the objects of segment {one.id}, {fault}, are to be deleted", path=path)
+        gone.append(GoneSegment(segment, one.since_ms))
     return TierState(
         partition,
         generation,
+        changes.writer,
+        changes.log_start_offset,
+        changes.local_floor,
+        changes.cleaner_checkpoint,
+        ordered,
+        tuple(gone),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GoneId:
+    """A segment whose objects are to be deleted, as a manifest names it.
+
+    Attributes:
+        segment: None for a segment of the base.
+    """
+
+    id: str
+    segment: RemoteSegment | None
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The content of a manifest's file.
+
+    Attributes:
+        base: the generation that it changes; None in a whole manifest.
+        removed: ids of segments of the base.
+    """
+
+    writer: Writer
+    base: int | None
+    log_start_offset: int
+    local_floor: int
+    cleaner_checkpoint: int | None
+    added: tuple[TierSegment, ...]
+    removed: tuple[str, ...]
+    gone: tuple[GoneId, ...]
+
+
+def decode_changes(data: bytes, path: str, partition: TopicIdPartition) -> Changes:
+    """Decode the content of a manifest's file, without its base.
+
+    Raises:
+        CorruptFileError: it is not a manifest of version 1.
+    """
+    fields = _fields(data, path)
+    has_base, is_cleaned = (fields.values.get(name) is not None for name in ("base", "cleaner_checkpoint"))
+    return Changes(
         _writer(fields),
+        fields.integer("base", 1, MAX_OFFSET) if has_base else None,
         log_start_offset=fields.integer("log_start_offset", 0, MAX_OFFSET),
         local_floor=fields.integer("local_floor", 0, MAX_OFFSET),
         cleaner_checkpoint=fields.integer("cleaner_checkpoint", 0, MAX_OFFSET) if is_cleaned else None,
-        segments=ordered,
-        gone=tuple(_gone(fields, partition, _known(base), segments)),
+        added=tuple(
+            TierSegment(_segment(one, partition), one.integer("crc32c", 0, _UINT32_MAX))
+            for one in fields.objects("added")
+        ),
+        removed=tuple(fields.ids("removed")),
+        gone=tuple(
+            GoneId(
+                one.id("id"),
+                _segment(one, partition) if "start" in one.values else None,
+                one.integer("since_ms", -MAX_OFFSET - 1, MAX_OFFSET),
+            )
+            for one in fields.objects("gone")
+        ),
     )
 
 
@@ -311,16 +361,12 @@ def decode_writer(data: bytes, path: str) -> Writer:
 
 
 def _fields(data: bytes, path: str) -> Fields:
-    if len(data) > BYTES_MAX:
-        raise CorruptFileError(f"the manifest has {len(data)} bytes, more than {BYTES_MAX}", path=path)
+    if len(data) > TIER_MANIFEST_BYTES_MAX:
+        raise CorruptFileError(f"the manifest has {len(data)} bytes, more than {TIER_MANIFEST_BYTES_MAX}", path=path)
     fields = Fields.of_file(data, path)
     if type(version := fields.values.get("version")) is not int or version != _VERSION:
         raise fields.refused("version", f"{_VERSION}, the only version that is known,")
     return fields
-
-
-def _base(fields: Fields) -> int | None:
-    return None if fields.values.get("base") is None else fields.integer("base", 1, MAX_OFFSET)
 
 
 def _writer(fields: Fields) -> Writer:
@@ -329,30 +375,6 @@ def _writer(fields: Fields) -> Writer:
         if len(writer.text(name)) > _TEXT_MAX:
             raise writer.refused(name, f"a text of up to {_TEXT_MAX} characters")
     return Writer(writer.integer("epoch", 0, MAX_OFFSET), writer.text("run"), writer.text("host"))
-
-
-def _gone(
-    fields: Fields, partition: TopicIdPartition, known: Mapping[str, RemoteSegment], segments: Container[str]
-) -> Iterator[GoneSegment]:
-    """Yield the segments whose objects are still to be deleted.
-
-    Args:
-        known: segments that may be named by their id alone.
-        segments: ids of the log's segments, whose objects must stay.
-    """
-    for gone in fields.objects("gone"):
-        segment_id = gone.id("id")
-        if segment_id in segments:
-            raise CorruptFileError(
-                f"segment {segment_id} is in the log, and its objects are to be deleted", path=gone.path
-            )
-        if "start" in gone.values:
-            segment = _segment(gone, partition)
-        elif segment_id in known:
-            segment = known[segment_id]
-        else:
-            raise gone.refused("id", "that of a segment of the base")
-        yield GoneSegment(segment, gone.integer("since_ms", -MAX_OFFSET - 1, MAX_OFFSET))
 
 
 def _segment(fields: Fields, partition: TopicIdPartition) -> RemoteSegment:
