@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from cordwood.common.errors import CordwoodError, CorruptFileError, RequestError
-from cordwood.fs.base import TargetStore
+from cordwood.common.errors import CordwoodError, CorruptFileError, RequestError, StoreAccessError, StoreError
+from cordwood.common.types import override
+from cordwood.fs.base import Bytes, PutMode, TargetStore
+from cordwood.fs.object_requests import Patience
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import tier_manifest_name
 from cordwood.storage.tier.aiven import AivenLayout
-from cordwood.storage.tier.generations import FencedError, Generations, make_folders, partitions_in
+from cordwood.storage.tier.generations import FencedError, Generations, check_store, make_folders, partitions_in
 from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState
-from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory import MemoryFileSystem, every_cut
+from cordwood.testing.memory_journal import keep_all, lose_all
+from tests.fs.object_server import BUCKET, Faults, Server, environment, faulty, running_server
 from tests.storage.tier.states import PARTITION, segment
 
 FOLDER = f"t-{PARTITION.topic_id}/0"
@@ -237,3 +246,181 @@ def check_races(tier: Tier, count: int, rounds: int) -> None:
 @pytest.mark.parametrize("count", [2, 8])
 def test_one_of_racing_writers_wins(tier: Tier, count: int) -> None:
     check_races(tier, count, 6)
+
+
+# ---- power cuts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_power_cut_at_any_step_leaves_the_old_generation_or_the_new_one() -> None:
+    def act(fs: MemoryFileSystem) -> None:
+        writer = Tier(fs, "/tier/").writer()
+        now = writer.claim("second", "")
+        writer.sweep(now)
+        Tier(fs, "/tier/").upload(numbered(1))
+        writer.commit(grown(now, numbered(1)))
+
+    def prepare() -> MemoryFileSystem:
+        tier = Tier(MemoryFileSystem(lambda: 0), "/tier/")
+        now = (writer := tier.writer()).claim("first", "")
+        tier.upload(numbered(0), numbered(7))
+        writer.commit(grown(now, numbered(0)))
+        return tier.store  # type: ignore[return-value]
+
+    seen = set()
+    for fs in every_cut(prepare, act):
+        for survives in (lose_all, keep_all):
+            tier = Tier(fs.crash(survives), "/tier/")
+            found = tier.newest()
+            opened = tier.writer()
+            opened.sweep(opened.claim("third", ""))
+            assert tier.segments() == {one.segment.id for one in found.segments}
+            seen.add((found.writer.run, len(found.segments)))
+    assert seen == {("first", 1), ("second", 1), ("second", 2)}
+
+
+def test_the_first_claim_survives_a_power_cut() -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    claimed = Tier(fs, "/a/tier/").writer().claim("run", "")
+    assert Tier(fs.crash(lose_all), "/a/tier/").newest() == claimed
+
+
+# ---- an S3 server ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as started:
+        yield started
+
+
+@pytest.fixture
+def faults(server: Server) -> Iterator[Faults]:
+    with faulty(server.address) as (address, found), mock.patch.dict(os.environ, environment(address)):
+        yield found
+
+
+def in_bucket(tmp_path: Path, retry_seconds: int = 1) -> Tier:
+    patience = Patience(first_pause_ms=1, longest_pause_ms=20, retry_seconds=retry_seconds, timeout_seconds=5)
+    return Tier(ObjectTargetStore(patience), f"s3://{BUCKET}/{tmp_path.name}/")
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("count", [2, 8])
+def test_one_of_racing_writers_wins_in_a_bucket(server: Server, tmp_path: Path, count: int) -> None:
+    check_races(in_bucket(tmp_path), count, 3)
+
+
+@pytest.mark.more
+def test_requests_of_a_claim_a_commit_and_a_sweep(faults: Faults, tmp_path: Path) -> None:
+    tier = in_bucket(tmp_path)
+    now = (writer := tier.writer()).claim("run", "")
+    tier.upload(*map(numbered, range(5)))
+    now = writer.commit(grown(now, *map(numbered, range(4))))
+    now = writer.commit(grown(now, numbered(9)))
+
+    def requests() -> Counter[str]:
+        found = Counter(one.split()[0] for one in faults.asked)
+        faults.begin({})
+        return found
+
+    requests()
+    assert in_bucket(tmp_path).writer().newest() == now
+    assert requests() == {"GET": 3}  # one list, the last generation and its base
+    now = (opened := in_bucket(tmp_path).writer()).claim("next", "")
+    assert requests() == {"GET": 3 + 1, "PUT": 1}
+    opened.sweep(now)
+    assert requests()["POST"] == 1  # the folders above are listed once, in case they are a copy of ours
+    opened.sweep(now)
+    assert requests() == {"GET": 2}
+    opened.commit(grown(now, numbered(10)))
+    assert requests() == {"GET": 1, "PUT": 1}
+
+
+#: Kinds of faults, each with the seconds for which a client asks again. With 0, it is unknown whether a request whose
+#: answer was lost had an effect.
+FAULTS = [("403", 1), ("500", 1), ("500", 0), ("lost", 1), ("lost", 0), ("dead", 0), ("cut", 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "retry_seconds"), FAULTS)
+def test_a_fault_at_any_request_loses_no_commit(
+    server: Server, faults: Faults, tmp_path: Path, kind: str, retry_seconds: int
+) -> None:
+    first, second, orphan = numbered(0), numbered(1), numbered(2)
+    seen = set()
+    for at in range(40):
+        tier = in_bucket(tmp_path / str(at), retry_seconds)
+        tier = Tier(tier.store, f"{tier.root[:-1]}-{tmp_path.name}/")
+        faults.begin({})
+        now = (writer := tier.writer()).claim("first", "")
+        tier.upload(first, orphan)
+        writer.commit(grown(now, first))
+        committed: list[TierState] = []
+        faults.begin({at: kind})
+        with contextlib.suppress(CordwoodError):
+            opened = tier.writer()
+            committed.append(opened.claim("second", ""))
+            opened.sweep(committed[-1])
+            tier.upload(second)
+            committed.append(opened.commit(grown(committed[-1], second)))
+        happened = bool(faults.happened)
+        faults.settle()
+        faults.begin({})
+        found = tier.newest()
+        assert not committed or found.generation >= committed[-1].generation
+        assert {one.segment.id for one in (committed[-1].segments if committed else (first,))} <= {
+            one.segment.id for one in found.segments
+        }
+        last = tier.writer()
+        last.sweep(last.claim("third", ""))
+        assert tier.segments() == {one.segment.id for one in found.segments}
+        seen.add(len(found.segments))
+        if not happened:
+            break
+    else:
+        pytest.fail("more requests than expected")
+    assert 2 in seen
+
+
+@pytest.mark.more
+def test_an_attempt_whose_answer_was_lost_is_replaced_by_the_next_commit(faults: Faults, tmp_path: Path) -> None:
+    tier = in_bucket(tmp_path, retry_seconds=0)
+    now = (writer := tier.writer()).claim("run", "")
+    faults.begin({0: "lost", 1: "500", 2: "500"})
+    with pytest.raises(StoreError):
+        writer.commit(grown(now, numbered(0)))
+    faults.settle()
+    faults.begin({})
+    assert tier.newest().segments == (numbered(0),)  # it took effect, and the writer does not know it
+    again = writer.commit(grown(now, numbered(0), numbered(1)))
+    assert again.generation == now.generation + 2 and tier.newest() == again
+
+
+@pytest.mark.more
+def test_a_refused_commit_changes_nothing(faults: Faults, tmp_path: Path) -> None:
+    tier = in_bucket(tmp_path)
+    now = (writer := tier.writer()).claim("run", "")
+    faults.begin({0: "403"})
+    with pytest.raises(StoreAccessError):
+        writer.commit(grown(now, numbered(0)))
+    assert tier.newest() == now
+    assert writer.commit(grown(now, numbered(0))).generation == now.generation + 1
+
+
+# ---- stores ----------------------------------------------------------------------------------------------------------
+
+
+class Replacing(PosixFileSystem):
+    """A store that ignores the condition of a put, as some servers do."""
+
+    @override
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE, **options: Any) -> None:
+        super().put(path, data, **options)
+
+
+def test_a_store_that_replaces_objects_is_refused(tier: Tier, tmp_path: Path) -> None:
+    check_store(tier.store, f"{tier.root}new/logs")
+    assert [*tier.store.names_in(f"{tier.root}new/logs")] == []
+    with pytest.raises(RequestError, match="conditional writes"):
+        check_store(Replacing(), str(tmp_path))
+    assert list(tmp_path.glob(".*")) == []
