@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 import cordwood
+from cordwood.common.errors import CorruptFileError
+from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.manifest import GoneSegment
+from cordwood.storage.tier.store import with_tier
 from tests.command import run
-from tests.storage.tier.live_tier import KEY, ORIGINAL, ROOT, LiveTier
+from tests.fs.object_server import running_server
+from tests.storage.tier.live_tier import FS, KEY, ORIGINAL, ROOT, LiveTier
 
 NAMES = ("orders-0", "orders-1", "payments-0")
 TOPICS = ("--topic", "orders", "--topic", "payments")
@@ -126,6 +130,40 @@ def test_the_log_starts_where_the_newer_of_checkpoint_and_manifest_says(live: Li
     assert listed["log_start_offset"] == 500
     checked = run("dump", live.logs / "orders-1", "--json", "--isolation", "read_uncommitted", *live.options).lines
     assert checked[0]["offset"] == 500
+
+
+def test_a_reader_lists_again_when_a_writer_has_replaced_a_segment(live: LiveTier) -> None:
+    path = str(live.logs / "orders-1")
+    store = with_tier(FS, str(live.root), [KEY])
+    log = LogView(path, fs=store)
+    before = live.states["orders-1"]
+    live.commit(replace(before, segments=before.segments[1:], log_start_offset=300))
+    for one in live.objects("orders-1", 0):
+        one.unlink()
+    with pytest.raises(FileNotFoundError):
+        log.segments[0].open()
+    log.list_again()
+    assert (log.log_start_offset, log.segments[0].base_offset) == (300, 300)
+    for one in live.objects("orders-1", 300):
+        one.unlink()
+    with pytest.raises(CorruptFileError, match="not in the tier"):  # the manifest still names it
+        log.segments[0].open()
+
+
+@pytest.mark.more
+def test_a_live_log_is_not_cleaned_in_its_tier_from_outside(live: LiveTier) -> None:
+    clean = ("clean", "--in-tier", live.logs, "--topic", "payments", "--config", "payments:cleanup.policy=compact")
+    assert "The program that owns it cleans it" in run(*clean, *live.options, exits=2).stderr
+
+
+@pytest.mark.more
+def test_a_live_log_in_a_bucket_is_read_and_restored(live: LiveTier, tmp_path: Path) -> None:
+    with running_server() as server:
+        options = ["--tier", server.upload(live.root, "live"), "--tier-key", KEY]
+        expected = records(live.logs, *live.options)
+        assert records(live.logs, *options) == expected
+        run("fetch", tmp_path / "restored", *TOPICS, *options)
+        assert records(tmp_path / "restored") == [one for one in expected if one["offset"] < END[place(one)]]
 
 
 # ---- restoring -------------------------------------------------------------------------------------------------------

@@ -284,6 +284,12 @@ class _Site:
             if place.name is not None and place.name.state is DirectoryState.CURRENT
         ]
         parts = {place.path: part for place in places if (part := store.remote_part(place.path)) is not None}
+        for path, part in parts.items():
+            if part.state is not None:
+                raise RequestError(
+                    f"{path} is a live log: manifests name its segments in the tier, not a broker's metadata. The "
+                    "program that owns it cleans it; to clean a copy instead: --output DIR2"
+                )
         return cls(fs, store, node, places, parts, replicas, others, options, locks, now_ms)
 
     def reopened(self) -> _Site:

@@ -882,6 +882,8 @@ def offline_could(facts: PartitionFacts) -> str:
     also = f"; --retention deletes {bytes_text(deleted)}" if deleted else ""
     if plan.decision is Decision.REFUSE or facts.kind is not None:
         return f"nothing: {plan.reason.what}" if facts.kind is None else "nothing"
+    if facts.tier is not None and facts.tier.part.state is not None:
+        return "nothing in place; clean --output can compact it in a plain copy"
     if facts.tier is not None:
         return "nothing in place; clean --in-tier can compact it in its tier, clean --output in a plain copy"
     if compaction is None or not compaction.cleanable_bytes:

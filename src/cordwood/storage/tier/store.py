@@ -15,12 +15,14 @@ A broker does not cut segments when it reads a tier; see `docs/differences-from-
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import posixpath
 import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
-from cordwood.common.errors import CorruptFileError, DataError, RequestError
+from cordwood.common.errors import CorruptFileError, DataError, RequestError, StoreError
 from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, TargetStore
 from cordwood.fs.location import Location
@@ -529,10 +531,13 @@ class TierStore(WrappedTargetStore):
     def _opened(self, path: str, file: _RemoteFile) -> ReadableFile:
         try:
             opened = self.layout.open(file.segment, file.kind)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, StoreError) as error:
             state = None if (part := self._parts.get(posixpath.dirname(path))) is None else part.state
             if state is not None and self.state(state.partition) != state:
-                raise  # its writer deleted the segment meanwhile, as a broker deletes a file
+                # Its writer deleted the segment meanwhile, as a broker deletes a file.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+            if isinstance(error, StoreError):
+                raise
             what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
             raise CorruptFileError(what, path=path) from error
         return _Part(opened, path, file.first, file.end)
