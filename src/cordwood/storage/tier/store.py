@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import posixpath
 import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
@@ -534,8 +533,8 @@ class TierStore(WrappedTargetStore):
         except (FileNotFoundError, StoreError) as error:
             state = None if (part := self._parts.get(posixpath.dirname(path))) is None else part.state
             if state is not None and self.state(state.partition) != state:
-                # Its writer deleted the segment meanwhile, as a broker deletes a file.
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+                # As after the deletion of a file by a broker, readers list again.
+                raise FileNotFoundError(errno.ENOENT, "the log's writer deleted the segment", path) from error
             if isinstance(error, StoreError):
                 raise
             what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
