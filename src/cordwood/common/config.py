@@ -412,6 +412,7 @@ def _broker_configs() -> Iterator[Definition]:
         Definition("offsets.topic.num.partitions", _INT, 50, _AT_LEAST_1),
         Definition("producer.id.expiration.check.interval.ms", _INT, 10 * MINUTE_MS, _AT_LEAST_1),
         Definition("producer.id.expiration.ms", _INT, DAY_MS, _AT_LEAST_1),
+        Definition("remote.log.manager.task.interval.ms", _LONG, 30_000, _AT_LEAST_1),
         Definition("remote.log.storage.system.enable", _BOOL, False),
         Definition("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000),
         Definition("transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, _AT_LEAST_1),

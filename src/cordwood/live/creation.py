@@ -167,7 +167,7 @@ class Creation:
             config.flag("transaction.partition.verification.enable"),
         )
         shared = (pool.fs, pool.clock, pool.scheduler, pool.directories.failures)
-        environment = LogEnvironment(*shared, limits, pool.stats, pool.random)
+        environment = LogEnvironment(*shared, limits, pool.stats, pool.random, pool.has_tier)
         return load_log(
             path, pool.configs.topic(topic), environment, checkpointed, topic_id=topic_id, on_recovered=on_recovered
         )

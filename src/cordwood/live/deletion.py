@@ -37,11 +37,13 @@ class Deletion:
     Attributes:
         stray: directories that a broker has set aside as stray; they are not loaded, and stay.
         waiting: logs whose directories are not removed yet, the oldest first.
+        on_deleted: called with a partition whose log was removed, and whose directory is renamed.
     """
 
     def __init__(self, pool: LogPool, checkpoints: Checkpoints) -> None:
         self.stray: dict[TopicPartition, str] = {}
         self.waiting: deque[Deleted] = deque()
+        self.on_deleted: Callable[[TopicPartition], None] = lambda _: None
         self._pool = pool
         self._checkpoints = checkpoints
 
@@ -79,6 +81,8 @@ class Deletion:
                 # A later log of the same name is a different log, so forget that this one could not be cleaned.
                 cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
             self.delete_later(partition, log)
+            if not is_future:
+                self.on_deleted(partition)
             if partition.topic not in {one.topic for one, _ in pool.items()}:
                 pool.configs.forget(partition.topic)  # a later topic of the same name is a different topic
         if checkpoint:

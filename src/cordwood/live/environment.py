@@ -27,6 +27,9 @@ class LogConfig:
         codec: compression of stored batches; None: keep the producer's.
         level: compression level; None for a codec without levels.
         max_segment_ms: age at which a segment is rolled.
+        tiered: closed segments may be in a tier.
+        copies_to_tier: closed segments are copied to the tier.
+        local_retention_bytes, local_retention_ms: limits of the segments on the disk of a tiered log.
     """
 
     compact: bool
@@ -53,6 +56,10 @@ class LogConfig:
     segment_jitter_ms: int
     segment_ms: int
     max_segment_ms: int
+    tiered: bool
+    copies_to_tier: bool
+    local_retention_bytes: int
+    local_retention_ms: int
 
     @classmethod
     def of(cls, config: TopicConfig) -> Self:
@@ -85,7 +92,19 @@ class LogConfig:
             segment_jitter_ms=min(number("segment.jitter.ms"), segment_ms),
             segment_ms=segment_ms,
             max_segment_ms=config.max_segment_ms,
+            tiered=config.flag("remote.storage.enable"),
+            copies_to_tier=config.flag("remote.storage.enable") and not config.flag("remote.log.copy.disable"),
+            local_retention_bytes=_local(number("local.retention.bytes"), number("retention.bytes")),
+            local_retention_ms=_local(number("local.retention.ms"), number("retention.ms")),
         )
+
+
+#: A local limit that stands for the limit of the whole log.
+_AS_THE_LOG = -2
+
+
+def _local(limit: int, of_log: int) -> int:
+    return of_log if limit == _AS_THE_LOG else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,7 @@ class LogEnvironment:
 
     Attributes:
         failures: takes a log directory offline after an I/O error.
+        has_tier: tiered logs have their closed segments in a tier.
     """
 
     fs: LocalFileSystem
@@ -113,6 +133,7 @@ class LogEnvironment:
     limits: ProducerLimits = field(default_factory=ProducerLimits)
     stats: LogStats = field(default_factory=LogStats)
     random: Random = field(default_factory=Random)
+    has_tier: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,9 @@ class Loader:
             recovery_point = next_offset
         segments.active.resize_indexes(self.config.segment_index_bytes)
         self.epochs.truncate_from_end(next_offset)
-        log_start = max(start, segments.first.base_offset)
+        # The segments of a tiered log below its first local one are in the tier.
+        is_tiered = self.environment.has_tier and self.config.tiered
+        log_start = start if is_tiered else max(start, segments.first.base_offset)
         # Kafka, too, truncates to the checkpointed start and not to the first segment's base offset.
         self.epochs.truncate_from_start(start)
         snapshots.remove_strays(segment.base_offset for segment in segments.all)

@@ -12,6 +12,7 @@ passed in, one of its tasks cleans them instead.
     pool         the logs by partition, and the locks       creation     loads and creates logs
     directories  locked, live, offline, cordoned            deletion     removes logs, and their files later
     configs      of the broker and of topics                moves        moves logs between directories
+    tiering      copies closed segments to a tier
     tasks        retention, flushing, checkpoints           cleaner      compacts
 
 Source: Kafka LogManager; high watermarks are kept as by its ReplicaManager.
@@ -28,9 +29,10 @@ from typing import TYPE_CHECKING, Self
 
 from cordwood.common.arguments import AnyPath, checked, text_paths
 from cordwood.common.config import BrokerConfig, Layer, resolve, resolve_broker
-from cordwood.common.errors import IllegalStateError, KafkaStorageError
+from cordwood.common.errors import IllegalStateError, KafkaStorageError, LogError, StoreError
 from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import open_files_max
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.live import gauges
@@ -46,6 +48,7 @@ from cordwood.live.metrics import LogStats, MetricName, Reading
 from cordwood.live.moves import Moves
 from cordwood.live.pool import LogPool
 from cordwood.live.scheduler import Scheduler, ThreadScheduler
+from cordwood.live.tiering import Tiering
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.index.history import KeyRecord
@@ -72,6 +75,7 @@ class LogManager:
         engine: str | None = None,
         random: Random | None = None,
         remember_configs: bool = True,
+        tier: AnyPath | None = None,
     ) -> None:
         """Prepare the manager; open nothing yet.
 
@@ -82,6 +86,7 @@ class LogManager:
             random: source of the random jitter of segments.
             remember_configs: keep the explicit configs of each log in a file beside it, and use them where `layers` set
                 nothing.
+            tier: folder or URL for the closed segments of tiered logs (`remote.storage.enable`).
 
         Raises:
             ConfigError: Kafka would refuse a config.
@@ -105,11 +110,15 @@ class LogManager:
         stats = LogStats(scheduler.clock)
         self._pool = LogPool(pooled, self._directories, self._configs, clock, scheduler, stats, random or Random())
         self._pool.remembers_configs = remember_configs
+        self.tiering: Tiering | None = None
+        self._tier = None if tier is None else text_paths([tier])[0]
+        self._pool.has_tier = tier is not None
         self._loads = DirectoryLoads(self.failures)
         self._checkpoints = Checkpoints(self._directories.locked, self._pool.current_logs)
         self._tasks = ManagerTasks(self._pool, self._checkpoints)
         self._creation = Creation(self._pool)
         self._deletion = Deletion(self._pool, self._checkpoints)
+        self._deletion.on_deleted = self._delete_from_tier
         moves = Moves(self._pool, self._creation, self._deletion, self._checkpoints)
         # The manager offers these methods of its parts as its own.
         self.topic_config = self._configs.topic
@@ -164,6 +173,19 @@ class LogManager:
         """The directories that have not failed."""
         return self._directories.live
 
+    def _delete_from_tier(self, partition: TopicPartition) -> None:
+        """Delete a removed log from the tier soon; a failure leaves objects there, and is only logged."""
+        if (tiering := self.tiering) is None:
+            return
+
+        def delete() -> None:
+            try:
+                tiering.delete(partition)
+            except (OSError, StoreError, LogError):
+                _log.exception("%s was not deleted from its tier", partition)
+
+        self._scheduler.schedule("remote-log-delete", delete)
+
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def startup(
@@ -183,6 +205,7 @@ class LogManager:
 
         Raises:
             LockedError: a broker, or another manager, has a directory.
+            RequestError, StoreError: the tier cannot be used, or its server does not answer.
             KafkaStorageError: all directories have failed.
             IllegalStateError: a partition is in two directories; or the manager was started before.
             CordwoodError: a log cannot be loaded although its disk works.
@@ -192,7 +215,13 @@ class LogManager:
         self._is_started = True
         try:
             self._directories.lock_all()
+            if self._tier is not None:
+                store = file_system_for([self._tier])
+                self.tiering = Tiering(self._pool, store, store.absolute_path(self._tier))
+                self.tiering.restore(self._directories.live)
             self._load_all(on_progress)
+            if self.tiering is not None:
+                self.tiering.open_all()
             for failure in self.failures.failures:
                 self.handle_log_dir_failure(failure.directory)
             if self.config.flag("log.cleaner.enable"):
@@ -206,6 +235,9 @@ class LogManager:
         if self._own is not None:
             self._own.startup()
         self._tasks.schedule()
+        if self.tiering is not None:
+            period_ms = self.config.integer("remote.log.manager.task.interval.ms")
+            self._scheduler.schedule("remote-log-manager", self.tiering.run, delay_ms=period_ms, period_ms=period_ms)
         initial_delay_ms = self.config.integer("log.initial.task.delay.ms")
         self._scheduler.schedule("kafka-delete-logs", self._deletion.delete_logs, delay_ms=initial_delay_ms)
         if self.cleaner is not None:
@@ -301,6 +333,8 @@ class LogManager:
                 self._close(directory, broker_epoch, on_wait)
         finally:
             self._release()
+            if self.tiering is not None:
+                self.tiering.close()
 
     def _close(self, directory: LiveDirectory, broker_epoch: int, on_wait: Callable[[str], None]) -> None:
         """Close the logs of a directory, and mark it as shut down properly if all of them succeed."""
@@ -310,7 +344,7 @@ class LogManager:
             log.close()
 
         with ThreadPoolExecutor(self._recovery_threads, f"log-closing-{directory.path}") as pool:
-            logs = [log for log in self.all_logs if log.parent_directory == directory.path]
+            logs = [log for log in self.all_logs if log.parent_directory == directory.path and not log.is_closed]
             errors = []
             for log, closed in [(log, pool.submit(close, log)) for log in logs]:
                 on_wait(f"the log {log.name} to be flushed and closed")
@@ -497,4 +531,6 @@ class LogManager:
         found.update(pool.stats.read())
         if self.cleaner is not None:
             found.update(self.cleaner.metrics())
+        if self.tiering is not None:
+            found.update(self.tiering.metrics())
         return found

@@ -20,8 +20,9 @@ from cordwood.storage.formats import filenames
 
 
 def _start_offset(log: Log) -> int | None:
-    """Return the log start offset, or None if the first segment begins there."""
-    return log.log_start_offset if log.log_start_offset > log.log_segments[0].base_offset else None
+    """Return the log start offset, or None if the first segment begins there. A tiered log always has an entry."""
+    is_needed = log.remote is not None or log.log_start_offset > log.log_segments[0].base_offset
+    return log.log_start_offset if is_needed else None
 
 
 #: For each file, a function that returns a log's offset; if it returns None, the file gets no entry for the log.
@@ -110,7 +111,7 @@ class ManagerTasks:
         pool, cleaner = self._pool, self._pool.cleaner
         if cleaner is None:
             for log in pool.all:
-                if not log.config.compact:
+                if not log.config.compact and not log.is_closed:
                     log.delete_old_segments()
         else:
             paused = cleaner.manager.pause_cleaning_for_non_compacted_partitions()
@@ -118,7 +119,8 @@ class ManagerTasks:
                 with pool.lock:
                     future = [log for partition, log in pool.future.items() if partition in paused]
                 for log in (*paused.values(), *future):
-                    log.delete_old_segments()
+                    if not log.is_closed:  # another writer has claimed it
+                        log.delete_old_segments()
             finally:
                 cleaner.resume_cleaning(paused)
 

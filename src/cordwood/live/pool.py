@@ -46,6 +46,7 @@ class LogPool:
         cleaner: cleans the compacted logs while the manager runs; None if `log.cleaner.enable` is false.
         current, future: the logs by partition; a future log will replace the current one.
         remembers_configs: keep the explicit configs of a log in a file beside it.
+        has_tier: tiered logs have their closed segments in a tier.
     """
 
     fs: PooledFileSystem
@@ -61,6 +62,7 @@ class LogPool:
     lock: threading.RLock = field(default_factory=threading.RLock)
     creation: threading.RLock = field(default_factory=threading.RLock)
     remembers_configs: bool = True
+    has_tier: bool = False
 
     def of(self, *, is_future: bool) -> dict[TopicPartition, Log]:
         """Return the map of current or of future logs."""

@@ -50,6 +50,9 @@ class PartitionStatus:
         dirty_bytes: size of the part that the next clean covers.
         seconds_since_clean: time since its last clean, or since the start if there was no later clean; None if it is
             not compacted.
+        remote_bytes: size of its segments in the tier; None if it is not open there.
+        copy_lag_bytes: size of its closed segments that are not in the tier yet.
+        tier_error: the last failure of the tier; empty after a success.
     """
 
     partition: TopicPartition
@@ -70,6 +73,9 @@ class PartitionStatus:
     failure_kind: str = ""
     dirty_bytes: int = 0
     seconds_since_clean: int | None = None
+    remote_bytes: int | None = None
+    copy_lag_bytes: int = 0
+    tier_error: str = ""
 
     @property
     def doing(self) -> str:
@@ -230,6 +236,9 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
         "deleted_bytes": status.deleted_bytes,
         "log_start_offset": status.log_start_offset,
         "log_end_offset": status.log_end_offset,
+        "remote_bytes": status.remote_bytes,
+        "copy_lag_bytes": status.copy_lag_bytes,
+        "tier_error": status.tier_error,
         "high_watermark": status.high_watermark,
         "cleanable_ratio": status.cleanable_ratio,
         "state": status.state,

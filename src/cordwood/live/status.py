@@ -58,7 +58,7 @@ def statuses(
             configs[partition.topic] = manager.topic_config(partition.topic)
         config = configs[partition.topic]
         waiting_for(f"the log {partition}")
-        one = _status(partition, log, config, cleaner, left_alone.get(partition.topic))
+        one = _with_tier(_status(partition, log, config, cleaner, left_alone.get(partition.topic)), manager)
         if log.config.compact and cleaner is not None:
             one = _with_compaction(one, log, config, cleaner, known.get(partition), now_ms)
         elif log.config.delete and partition.topic in only_compacted:
@@ -104,6 +104,15 @@ def _status(
         failure_kind="" if uncleanable is None else uncleanable.kind,
         reason=reason,
     )
+
+
+def _with_tier(status: PartitionStatus, manager: LogManager) -> PartitionStatus:
+    tiered = None if manager.tiering is None else manager.tiering.status(status.partition)
+    if tiered is None:
+        return status
+    waiting = sum(segment.size_bytes for segment, _ in tiered.waiting())
+    remote = sum(one.segment.size_bytes for one in tiered.state.segments)
+    return replace(status, remote_bytes=remote, copy_lag_bytes=waiting, tier_error=tiered.last_error)
 
 
 def _with_compaction(
@@ -259,6 +268,7 @@ class HealthWatch:
             *self._behind(manager, time_ms),
             *_hanging_tasks(manager, time_ms),
             *_uncleanable(statuses),
+            *_not_in_tier(manager),
             *self._late_transactions(manager, now_ms),
         ]
         self._last = Health(tuple(found)), self._clock()
@@ -303,6 +313,11 @@ def _hanging_tasks(manager: LogManager, time_ms: int) -> Iterator[str]:
 def _failed_directories(manager: LogManager) -> Iterator[str]:
     for failure in manager.failures.failures:
         yield f"log directory {failure.directory} is offline: {failure.message}: {failure.error}"
+
+
+def _not_in_tier(manager: LogManager) -> Iterator[str]:
+    for partition, error in () if manager.tiering is None else manager.tiering.errors().items():
+        yield f"{partition} is not copied to its tier, and its segments stay on the disk: {error}"
 
 
 def _uncleanable(statuses: Sequence[PartitionStatus]) -> Iterator[str]:

@@ -45,6 +45,7 @@ from cordwood.live.producer_state import (
     ProducerState,
 )
 from cordwood.live.reading import Watermarks
+from cordwood.live.remote_tail import RemoteTail
 from cordwood.live.scheduler import Scheduled
 from cordwood.live.segment import LogSegment, SegmentGoneError
 from cordwood.live.segments import (
@@ -63,6 +64,7 @@ from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerRows
+from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.recovery.replay import CompletedTransaction
 
 _log = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class UnifiedLog:
             the lock's holder adds to them.
         truncations: number of truncations at the end since the log was loaded. Only the lock's holder adds to it.
         before_truncation: called under the lock before a truncation, with its offset; 0 if it removes all records.
+        remote: the segments in the tier; None for a log that is not tiered, or not opened in its tier yet.
     """
 
     def __init__(self, local: LocalLog, loaded: LogParts, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
@@ -107,6 +110,8 @@ class UnifiedLog:
         self.appended_bytes = self.deleted_bytes = self.truncations = 0
         self._removals = Removals(environment.stats, local.topic_partition)
         self.before_truncation: Callable[[int], object] = lambda _: None
+        self.remote: RemoteTail | None = None
+        self._has_tier = environment.has_tier
         #: The producers of open `transaction` blocks.
         self.producers_in_use: set[int] = set()
         self._lock = threading.RLock()
@@ -238,6 +243,23 @@ class UnifiedLog:
         if self._topic_id.is_pending:
             with self._local.guarded("flushing partition.metadata"):
                 self._topic_id.maybe_flush()
+
+    def flush_topic_id(self) -> None:
+        """Write `partition.metadata`, if that has to be done."""
+        self._maybe_flush_metadata_file()
+
+    def use_remote(self, remote: RemoteTail, log_start_offset: int) -> None:
+        """Read the segments in the tier, too, from a log start offset on that may be below the first local segment."""
+        with self._lock:
+            self.remote = remote
+            self._watermarks.set_log_start_offset(log_start_offset)
+            if self.high_watermark < log_start_offset:
+                self._set_high_watermark(log_start_offset)
+
+    @property
+    def _waits_for_tier(self) -> bool:
+        """Whether the log is tiered, but not open in its tier yet: nothing of it may be deleted."""
+        return self._has_tier and self.remote is None and self.config.tiered
 
     def update_config(self, config: TopicConfig) -> None:
         """Use these configs from now on."""
@@ -677,11 +699,36 @@ class UnifiedLog:
                 )
             while True:
                 segments = local.segments.all
+                if start_offset < segments[0].base_offset and (self.remote is not None or self._waits_for_tier):
+                    break
                 with contextlib.suppress(SegmentGoneError):
                     data = self._read(start_offset, max_bytes, isolation, min_one_message)
                     # If the segments changed meanwhile, the bound and the read may refer to different segments.
                     if local.segments.all is segments:
                         return data
+        if (remote := self.remote) is None:
+            raise KafkaStorageError(f"{self.name} is not open in its tier yet, which has offset {start_offset}")
+        found = remote.read(
+            start_offset,
+            max_bytes,
+            min_one_message=min_one_message,
+            collect_local=self._collect_aborted if isolation is FetchIsolation.TXN_COMMITTED else None,
+        )
+        if found is not None:
+            return found
+        # A clean has removed the last records below the first local segment.
+        return self.read(segments[0].base_offset, max_bytes, isolation, min_one_message=min_one_message)
+
+    def _collect_aborted(self, start: int, end: int, found: list[AbortedTransaction]) -> None:
+        """Add the aborted transactions that overlap offsets [start, end), from the segments on the disk."""
+        while True:
+            own: list[AbortedTransaction] = []
+            with contextlib.suppress(SegmentGoneError):
+                for segment in self._local.segments.all:
+                    if segment.transactions.collect(start, end, own):
+                        break
+                found += own
+                return
 
     def _read(self, start_offset: int, max_bytes: int, isolation: FetchIsolation, min_one_message: bool) -> FetchData:
         committed = isolation is FetchIsolation.TXN_COMMITTED
@@ -698,6 +745,9 @@ class UnifiedLog:
         check_whole("timestamp", timestamp)
         local = self._local
         with local.guarded("fetching offset by timestamp"):
+            remote = self.remote
+            if timestamp == EARLIEST_LOCAL and remote is not None:
+                return RecordAtTime(max(self.log_start_offset, local.segments.first.base_offset))
             if timestamp in (EARLIEST, EARLIEST_LOCAL):
                 first = self._epochs.entries[:1]
                 known = bool(first) and first[0].start_offset <= self.log_start_offset
@@ -705,7 +755,15 @@ class UnifiedLog:
             if timestamp == LATEST:
                 return RecordAtTime(self.log_end_offset, leader_epoch=self._epochs.latest_epoch)
             if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-                return RecordAtTime(NONE, leader_epoch=NONE)
+                if remote is None:
+                    return RecordAtTime(NONE, leader_epoch=NONE)
+                return RecordAtTime(remote.copied_end - (timestamp == LATEST_TIERED))
+        if remote is not None and timestamp >= 0:
+            local_start = local.segments.first.base_offset
+            record, is_final = remote.first_since(timestamp, self.log_start_offset, local_start)
+            if is_final:
+                return record
+        with local.guarded("fetching offset by timestamp"):
             while True:
                 with contextlib.suppress(SegmentGoneError):
                     if timestamp == MAX_TIMESTAMP:
@@ -717,10 +775,12 @@ class UnifiedLog:
     def delete_old_segments(self) -> int:
         """Delete segments below the log start or beyond `retention.bytes` or `retention.ms`; return their number."""
         config = self.config
+        if self._waits_for_tier:
+            return 0
         try:
             with self._lock:  # otherwise two calls at once would each delete the excess
                 now_ms = self._local.clock()
-                rules = [rule for rule in RETENTION_RULES if config.delete or not rule.policy]
+                rules = [rule for rule in RETENTION_RULES if config.delete or not rule.policy or config.tiered]
                 return sum(self._delete_by(rule, config, now_ms) for rule in rules)
         finally:
             limit = config.retention_bytes
@@ -730,10 +790,10 @@ class UnifiedLog:
         """Delete the segments that a rule of retention deletes; return their number."""
         match why := Removal(rule.name):
             case Removal.RETENTION_BYTES:
-                limit = config.retention_bytes
+                limit = config.retention_bytes if self.remote is None else config.local_retention_bytes
                 words = f"{rule.name}={limit}, as the log had {self.size_bytes} bytes"
             case Removal.RETENTION_MS:
-                limit = config.retention_ms
+                limit = config.retention_ms if self.remote is None else config.local_retention_ms
                 words = f"{rule.name}={limit}, as their records were older"
             case Removal.LOG_START_OFFSET:
                 limit = self.log_start_offset
@@ -743,9 +803,20 @@ class UnifiedLog:
         with self._lock, self._local.guarded("deleting segments"):
             segments, end = self._local.segments.all, self.log_end_offset
             deletable = rule.deletable(segments, limit, now_ms, end, self.high_watermark)
+            if deletable and self.remote is not None:
+                deletable = self._copied(deletable, self.remote.copied_end)
             if deletable:
                 self._delete(deletable, why, words)
             return len(deletable)
+
+    def _copied(self, segments: Sequence[LogSegment], copied_end: int) -> Sequence[LogSegment]:
+        """Return the first segments that are in the tier; roll the active one if it is due, so that it is copied."""
+        if segments[-1] is self._local.segments.active and segments[-1].size_bytes:
+            self.roll()
+        bases = [segment.base_offset for segment in self._local.segments.all[1 : len(segments) + 1]]
+        # A segment below the log start needs no copy.
+        end = max(copied_end, self.log_start_offset)
+        return segments[: sum(base <= end for base in bases)]
 
     def _delete(self, deletable: Sequence[LogSegment], why: Removal, words: str) -> None:
         local = self._local
@@ -756,7 +827,8 @@ class UnifiedLog:
         if removed:
             following = local.segments.higher(removed[-1].base_offset)
             assert following is not None, "there is always an active segment"
-            self.maybe_increment_log_start_offset(following.base_offset)
+            if self.remote is None:
+                self.maybe_increment_log_start_offset(following.base_offset)
             size_bytes = sum(segment.size_bytes for segment in removed)
             self.deleted_bytes += size_bytes
             local.remove(removed)
@@ -813,6 +885,11 @@ class UnifiedLog:
         check_whole("offset", offset)
         if offset < 0:
             raise IllegalArgumentError(f"Cannot truncate partition {self.name} to a negative offset ({offset}).")
+        if self.remote is not None and offset < self.remote.copied_end:
+            raise IllegalArgumentError(
+                f"Cannot truncate partition {self.name} to offset {offset}: the tier has its records up to "
+                f"{self.remote.copied_end}."
+            )
         local = self._local
         with (
             self._lock,
@@ -914,6 +991,11 @@ class UnifiedLog:
         with self._lock:
             self._expiry.cancel()
             self._local.close_handlers()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the log takes no more changes."""
+        return self._local.is_closed
 
     def check_open(self) -> None:
         """Raise KafkaStorageError if the log was closed, deleted or moved, and so takes no more appends."""

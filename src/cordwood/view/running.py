@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
 from cordwood.cleaning.rules import selection
@@ -94,6 +94,13 @@ class LiveOptions:
             metavar="here|spark",
         ),
     ] = None
+    tier: Annotated[
+        str | None,
+        Option(
+            "Where topics with remote.storage.enable keep their closed segments: a folder, or a bucket and key prefix.",
+            metavar="DIR|URL",
+        ),
+    ] = None
     port: Annotated[
         int,
         Option("Port on 127.0.0.1 for /metrics and /health; 0: any free one. Default: 9404.", metavar="PORT"),
@@ -137,7 +144,12 @@ class LiveNode:
             self._log_dirs = _log_directories(fs, log_dirs)
         self._node, self._explicit = self._read_configs()
         self.manager = LogManager(
-            fs, self._log_dirs, self._explicit.layers, engine=options.engine, remember_configs=False
+            fs,
+            self._log_dirs,
+            self._explicit.layers,
+            engine=options.engine,
+            remember_configs=False,
+            tier=options.tier,
         )
         self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
         self._view: LiveView | None = None
@@ -153,6 +165,7 @@ class LiveNode:
         if self._is_new:
             paths = [path for path in paths if self._fs.exists(path) and self._fs.list(path)]
         node = Node.open(self._fs, paths, options.metadata, options.server_properties, options.overrides)
+        node = replace(node, opens_tier=options.tier is not None)
         return node, explicit_configs(node, retention=options.retention)
 
     @property

@@ -63,6 +63,14 @@ def test_remote_files_are_copied_but_never_linked(tmp_path: Path) -> None:
         assert file.read(file.size() - 3, 100) == (tmp_path / name).read_bytes()[-3:]
 
 
+def test_a_segment_that_was_just_deleted_is_read_from_the_tier(tmp_path: Path) -> None:
+    root = copy_of(fixture("local-tiered"), tmp_path / "copy")
+    path = root / "kafka-logs" / "orders-0"
+    before = LogView(str(path), fs=with_its_tier("local-tiered")).size_bytes
+    (path / "00000000000000000175.log.deleted").write_bytes(b"as a broker leaves it for a minute")
+    assert LogView(str(path), fs=with_its_tier("local-tiered", root)).size_bytes == before > 80_000
+
+
 def test_a_missing_object_is_named(tmp_path: Path) -> None:
     root = copy_of(fixture("local-tiered"), tmp_path / "copy")
     lost = next((root / "kafka-tiered-storage").glob("orders-0-*/*.log"))

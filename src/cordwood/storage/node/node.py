@@ -129,6 +129,7 @@ class Node:
         metadata: the cluster's metadata; None without a metadata log.
         paths: the paths that the user named.
         said: config layers from outside the metadata: server.properties and `--config`.
+        opens_tier: its logs are live ones, which open their tier themselves.
     """
 
     fs: Store
@@ -138,6 +139,7 @@ class Node:
     metadata_path: str | None = None
     paths: tuple[str, ...] = ()
     said: tuple[Layer, ...] = ()
+    opens_tier: bool = False
     _configs: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -192,7 +194,7 @@ class Node:
     @property
     def has_tier(self) -> bool:
         """Whether the remote segments of tiered topics are read, too."""
-        return isinstance(self.fs, TierStore)
+        return self.opens_tier or isinstance(self.fs, TierStore)
 
     @cached_property
     def node_id(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -62,6 +62,10 @@ _ORDERS: Mapping[str, Callable[[Sequence[PartitionStatus]], list[PartitionStatus
 }
 
 
+#: Maximum number of logs in the table of the tier; those with problems come first.
+_TIERED_MAX = 50
+
+
 def document(look: LiveLook, samples: Sequence[Sample], span: Span) -> dict[str, Any]:
     """Return the start page as one JSON value."""
     return {**report.document(look, samples), "span": span}
@@ -118,6 +122,7 @@ def _body(look: LiveLook, samples: Sequence[Sample], span: Span, refresh: str) -
         section("Health", _health(look.health)),
         section("Cleaner threads", _threads(look.threads)),
         section("Logs that cannot be cleaned", _failed(failed)),
+        *_tier(look),
         section(
             "Over time",
             _choices(
@@ -185,6 +190,32 @@ def _threads(threads: Sequence[ThreadStatus]) -> Content:
             class_="quiet",
         ),
     ]
+
+
+def _tier(look: LiveLook) -> Iterator[Content]:
+    """Yield the section about logs in a tier, if there are some."""
+    tiered = [one for one in look.partitions if one.remote_bytes is not None]
+    if not tiered:
+        return
+    tiered.sort(key=lambda one: (not one.tier_error, -one.copy_lag_bytes))
+    columns = [
+        Column("PARTITION"),
+        Column("IN THE TIER", right=True),
+        Column("ON DISK", right=True),
+        Column("TO COPY", right=True),
+        Column("PROBLEM"),
+    ]
+    rows = [
+        [
+            printable(str(one.partition)),
+            bytes_text(one.remote_bytes or 0),
+            bytes_text(one.size_bytes),
+            bytes_text(one.copy_lag_bytes),
+            printable(one.tier_error) or "-",
+        ]
+        for one in tiered[:_TIERED_MAX]
+    ]
+    yield section("Tier", table(number(len(tiered), "log") + " in the tier", columns, rows))
 
 
 def _running(thread: ThreadStatus) -> Sequence[Content]:

@@ -1,0 +1,441 @@
+"""Keeps the closed segments of tiered logs in a tier: copies and retains them, and restores logs after a lost disk.
+
+    claim      opening a log commits its next manifest with a higher writer epoch, so that an earlier writer is stopped
+    sweep      objects that the manifest does not name are deleted: a crash left them
+    copy       closed segments below the last stable offset are uploaded, and one manifest names all of a run
+    retain     local retention deletes only copied segments; remote retention commits a new log start, then deletes
+
+The manifest decides: before a commit there are only objects that nobody names, after it the new log is whole. While the
+tier cannot be reached, appends are possible, and segments stay on the disk until they are copied.
+
+Source: Kafka RemoteLogManager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import secrets
+import socket
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import crc32c
+
+from cordwood.common.errors import DataError, KafkaStorageError, LogError, RequestError, StoreError
+from cordwood.common.types import NONE, TopicPartition
+from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem, TargetStore
+from cordwood.live.log import Log
+from cordwood.live.metrics import MetricName, Total
+from cordwood.live.pool import LogPool
+from cordwood.live.remote_tail import RemoteTail
+from cordwood.live.segment import LogSegment
+from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS, FileKind, offset_name
+from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
+from cordwood.storage.formats.properties import PartitionMetadata, decode_id, encode_id, encode_partition_metadata
+from cordwood.storage.log.files import make_work_folder, write_file
+from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.generations import FencedError, Generations, check_store, partitions_in
+from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
+
+_log = logging.getLogger(__name__)
+_EPOCHS = "tier-epochs"
+#: Milliseconds until the next attempt after the first failure; twice as long after each further one.
+_RETRY_MS, _RETRY_MS_MAX = 1_000, 60_000
+_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+@dataclass
+class TieredLog:
+    """A log that is open in its tier.
+
+    Attributes:
+        failures: failed attempts since the last success.
+        failing_since_ms: time of the first of them.
+        fenced: another writer has claimed the log.
+    """
+
+    log: Log
+    generations: Generations
+    remote: RemoteTail
+    failures: int = 0
+    failing_since_ms: int = NONE
+    next_attempt_ms: int = 0
+    last_error: str = ""
+    fenced: bool = False
+    copied_bytes: int = 0
+    copied_segments: int = 0
+    deleted_segments: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def state(self) -> TierState:
+        """The newest committed state."""
+        return self.remote.state
+
+    def commit(self, state: TierState) -> None:
+        """Commit a state; readers use it from now on.
+
+        Raises:
+            FencedError: another writer has claimed the log.
+            StoreError, OSError: the tier failed; the state before still counts, or the next attempt finds this one.
+        """
+        self.remote.state = self.generations.commit(state)
+
+    def waiting(self) -> list[tuple[LogSegment, int]]:
+        """Return the closed segments that are not copied yet, each with the base offset of the next one."""
+        segments, end = self.log.log_segments, self.remote.copied_end
+        pairs = itertools.pairwise(segments)
+        return [(one, following.base_offset) for one, following in pairs if following.base_offset > end]
+
+
+class Tiering:
+    """The tiered logs of a manager.
+
+    Args:
+        root: bucket and key prefix of the tier, or a folder.
+
+    Raises:
+        RequestError: the store cannot create an object only if it is absent.
+    """
+
+    def __init__(self, pool: LogPool, store: TargetStore, root: str) -> None:
+        self.root = root if root.endswith("/") else f"{root}/"
+        self._pool = pool
+        self._store = store
+        self._layout = AivenLayout(store, self.root)
+        self._run, self._host = secrets.token_hex(8), socket.gethostname()
+        self._logs: dict[TopicPartition, TieredLog] = {}
+        #: Logs that could not be opened in the tier, with the error.
+        self._unopened: dict[TopicPartition, str] = {}
+        self._lock = threading.Lock()
+        check_store(store, self.root)
+
+    # ---- opening -----------------------------------------------------------------------------------------------------
+
+    def restore(self, log_dirs: Sequence[str]) -> None:
+        """Make the directories of tiered logs that no log directory has, as after the loss of a disk.
+
+        Raises:
+            RequestError: a broker keeps the tier of these logs.
+            StoreError, OSError, CorruptFileError: the tier or a log directory failed.
+        """
+        fs = self._pool.fs
+        there = {info.name for path in log_dirs for info in fs.list(path)}
+        if brokers := sorted(name for name in there if name.startswith(f"{REMOTE_LOG_METADATA}-")):
+            raise RequestError(
+                f"the log directories have {brokers[0]}: a broker keeps the tier of these logs, with records of its "
+                "own. Use another directory, or run without a tier"
+            )
+        for key in partitions_in(self._layout):
+            name = TopicPartition(key.topic, key.partition)
+            if str(name) in there or not self._pool.configs.topic(key.topic).flag("remote.storage.enable"):
+                continue
+            state = Generations(self._store, self._layout, key).newest()
+            if state is not None:
+                counts = Counter({path: len(fs.list(path)) for path in log_dirs})
+                self._restore(min(log_dirs, key=counts.__getitem__), name, state)
+
+    def _restore(self, log_dir: str, name: TopicPartition, state: TierState) -> None:
+        """Make a directory in which the next record gets the offset after the last one in the tier."""
+        fs, path, end = self._pool.fs, f"{log_dir}/{name}", state.copied_end
+        topic_id = decode_id(state.partition.topic_id)
+        assert topic_id is not None, "a layout yields no other ids"
+        fs.make_directory(path)
+        write_file(fs, f"{path}/{FileKind.PARTITION_METADATA}", encode_partition_metadata(PartitionMetadata(topic_id)))
+        if state.segments:
+            newest = state.segments[-1].segment
+            for kind, file_name in (
+                (FileKind.LEADER_EPOCHS, str(FileKind.LEADER_EPOCHS)),
+                (FileKind.PRODUCER_SNAPSHOT, offset_name(end, FileKind.PRODUCER_SNAPSHOT)),
+            ):
+                with self._layout.open(newest, kind) as file:
+                    write_file(fs, f"{path}/{file_name}", file.read(0, file.size()))
+        write_file(fs, f"{path}/{offset_name(end, FileKind.LOG)}", b"")
+        fs.sync_directory(path)
+        fs.sync_directory(log_dir)
+        checkpoints.update(fs, f"{log_dir}/{LOG_START_OFFSETS}", {name: state.log_start_offset})
+        _log.info("%s was restored from %s, up to offset %d", path, self.root, end)
+
+    def open_all(self) -> None:
+        """Open the logs of tiered topics that are not open in the tier yet."""
+        for partition, log in self._pool.current_logs().items():
+            with self._lock:
+                is_known = partition in self._logs and self._logs[partition].log is log
+            if not is_known and log.config.tiered:
+                try:
+                    self._open(partition, log)
+                    self._unopened.pop(partition, None)
+                except (OSError, StoreError, DataError, LogError) as error:
+                    if self._unopened.get(partition) != str(error):
+                        _log.error("%s cannot be opened in %s: %s", partition, self.root, error)
+                    self._unopened[partition] = str(error)
+
+    def _open(self, partition: TopicPartition, log: Log) -> None:
+        """Claim a log; see `Generations.claim`."""
+        if log.topic_id is None:
+            for other in partitions_in(self._layout):
+                if (other.topic, other.partition) == (partition.topic, partition.partition):
+                    raise KafkaStorageError(
+                        f"{log.directory} has no topic id, and the tier has such a partition of topic id "
+                        f"{other.topic_id}: delete one of them, or write that id into its partition.metadata"
+                    )
+            log.assign_topic_id(uuid.uuid4())
+        log.flush_topic_id()
+        assert log.topic_id is not None, "it was assigned"
+        key = TopicIdPartition(encode_id(log.topic_id), partition.topic, partition.partition)
+        generations = Generations(self._store, self._layout, key)
+        state = generations.claim(self._run, self._host)
+        if count := generations.sweep(state):
+            _log.info("%d objects of %s were deleted, which a crash left", count, partition)
+        if log.log_end_offset < state.copied_end:
+            self._continue_behind(log, state)
+        local_start = log.log_segments[0].base_offset
+        start = max(log.log_start_offset, state.log_start_offset)
+        remote = RemoteTail(self._layout, self.root, state)
+        log.use_remote(remote, start if state.segments else max(start, local_start))
+        with self._lock:
+            self._logs[partition] = TieredLog(log, generations, remote)
+
+    def _continue_behind(self, log: Log, state: TierState) -> None:
+        """Let a log go on after its last record in the tier: a crash has lost the end of its local part."""
+        end, newest = state.copied_end, state.segments[-1].segment
+        _log.warning("%s ends at %d, and its tier at %d: it goes on there", log.name, log.log_end_offset, end)
+        log.truncate_fully_and_start_at(end, state.log_start_offset)
+        with self._layout.open(newest, FileKind.LEADER_EPOCHS) as file:
+            entries = leader_epochs.decode(file.read(0, file.size()), file.path)
+        for entry in entries:
+            log.assign_epoch_start_offset(entry.epoch, entry.start_offset)
+        log.commit_all()
+
+    # ---- the periodic task -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Open new logs; copy and retain all others. A log that failed waits longer after each failure."""
+        self.open_all()
+        with self._lock:
+            tiered = list(self._logs.items())
+        for partition, one in tiered:
+            if self._pool.get(partition) is not one.log:
+                with self._lock:
+                    self._logs.pop(partition, None)
+                one.remote.close()
+            elif not one.fenced and self._now() >= one.next_attempt_ms:
+                self._attempt(one)
+
+    def _attempt(self, one: TieredLog) -> None:
+        try:
+            with one.lock:
+                if one.log.config.copies_to_tier:
+                    self._copy(one)
+                self._retain(one)
+                self._delete_gone(one)
+            one.failures, one.failing_since_ms, one.last_error = 0, NONE, ""
+        except FencedError as error:
+            one.fenced, one.last_error = True, str(error)
+            _log.error("%s", error)
+            one.log.refuse_changes()
+        except (OSError, StoreError, DataError, LogError) as error:
+            now_ms = self._now()
+            one.failing_since_ms = now_ms if not one.failures else one.failing_since_ms
+            one.next_attempt_ms = now_ms + min(_RETRY_MS << min(one.failures, 16), _RETRY_MS_MAX)
+            one.failures += 1
+            one.last_error = str(error)
+            _log.warning("%s: the tier failed %d times: %s", one.log.name, one.failures, error)
+
+    def _now(self) -> int:
+        return self._pool.clock()
+
+    def _copy(self, one: TieredLog) -> None:
+        """Copy closed segments, and commit all of them at once."""
+        log, copied = one.log, list[TierSegment]()
+        # What is not on the disk yet could be lost, and other records get its offsets.
+        end = min(log.last_stable_offset, log.recovery_point)
+        try:
+            for segment, next_base in one.waiting():
+                if next_base > end:
+                    break
+                if segment.size_bytes and next_base > log.log_start_offset:
+                    copied.append(self._upload(one, segment, next_base))
+        finally:
+            if copied:
+                one.commit(replace(one.state, segments=(*one.state.segments, *copied)))
+                one.copied_segments += len(copied)
+                one.copied_bytes += sum(each.segment.size_bytes for each in copied)
+
+    def _upload(self, one: TieredLog, segment: LogSegment, next_base: int) -> TierSegment:
+        fs, log, key = self._pool.fs, one.log, one.state.partition
+        files = {FileKind.LOG: segment.path(FileKind.LOG)}
+        files |= {kind: path for kind in _INDEXES if fs.exists(path := segment.path(kind))}
+        if FileKind.TRANSACTION_INDEX in files and not fs.stat(files[FileKind.TRANSACTION_INDEX]).size_bytes:
+            del files[FileKind.TRANSACTION_INDEX]
+        entries = log.leader_epochs.entries
+        work = make_work_folder(fs, log.directory)
+        lineage = [entry for entry in entries if entry.start_offset < next_base]
+        for kind, data in (
+            (FileKind.LEADER_EPOCHS, leader_epochs.encode(lineage)),
+            (FileKind.PRODUCER_SNAPSHOT, _snapshot(fs, log.directory, next_base)),
+        ):
+            files[kind] = f"{work}/{_EPOCHS}{kind}"
+            fs.put(files[kind], data, beside=f"{work}/{_EPOCHS}.tmp")
+        new = RemoteSegment(
+            topic=key.topic,
+            topic_id=key.topic_id,
+            partition=key.partition,
+            id=encode_id(uuid.uuid4()),
+            start_offset=segment.base_offset,
+            end_offset=next_base - 1,
+            size_bytes=segment.size_bytes,
+            max_timestamp_ms=segment.largest_timestamp,
+            event_time_ms=self._now(),
+            broker=NONE,
+            epochs=_epochs_within(entries, segment.base_offset, next_base),
+            custom_metadata=None,
+            state=CopyState.COPY_FINISHED,
+            transaction_index_empty=FileKind.TRANSACTION_INDEX not in files,
+        )
+        self._layout.write(new, files, None)
+        return TierSegment(new, _crc(fs, files[FileKind.LOG]))
+
+    def _retain(self, one: TieredLog) -> None:
+        """Commit the deletions by remote retention, and a log start that moved."""
+        state, log, now_ms = one.state, one.log, self._now()
+        count, start = _expired(one, now_ms)
+        if not count and start <= state.log_start_offset:
+            return
+        gone = tuple(GoneSegment(each.segment, now_ms) for each in state.segments[:count])
+        one.commit(replace(state, log_start_offset=start, segments=state.segments[count:], gone=(*state.gone, *gone)))
+        log.maybe_increment_log_start_offset(start)
+
+    def _delete_gone(self, one: TieredLog) -> None:
+        """Delete the objects of segments that went long enough ago; the next manifest names them no more."""
+        due_ms = self._now() - one.log.config.file_delete_delay_ms
+        due = [each for each in one.state.gone if each.since_ms <= due_ms]
+        for each in due:
+            for path in reversed(self._layout.object_paths(each.segment)):
+                with contextlib.suppress(FileNotFoundError):  # an earlier attempt has deleted it
+                    self._store.delete(path)
+            one.deleted_segments += 1
+        if due:
+            one.remote.state = replace(one.state, gone=tuple(each for each in one.state.gone if each not in due))
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Delete a log from the tier: first its manifest names no segment, then the objects go.
+
+        Raises:
+            FencedError, StoreError, OSError: not all is deleted; objects without a manifest stay.
+        """
+        with self._lock:
+            one = self._logs.pop(partition, None)
+        if one is None or one.fenced:
+            return
+        with one.lock:
+            state = one.generations.commit(replace(one.state, segments=(), gone=()))
+            one.generations.sweep(state)
+            one.remote.close()
+
+    def close(self) -> None:
+        """Close the open segments of the tier."""
+        with self._lock:
+            for one in self._logs.values():
+                one.remote.close()
+
+    # ---- metrics -----------------------------------------------------------------------------------------------------
+
+    def status(self, partition: TopicPartition) -> TieredLog | None:
+        """Return a log's state in the tier; None if it is not open there."""
+        with self._lock:
+            return self._logs.get(partition)
+
+    def errors(self) -> Mapping[TopicPartition, str]:
+        """Return the last error of each log that fails, or that another writer has claimed."""
+        with self._lock:
+            failing = {partition: one.last_error for partition, one in self._logs.items() if one.last_error}
+        return {**self._unopened, **failing}
+
+    def metrics(self) -> Iterator[tuple[MetricName, int | float]]:
+        """Yield the gauges and sums of each topic, by the names of Kafka's BrokerTopicMetrics."""
+        sums: dict[str, Counter[str]] = {}
+        with self._lock:
+            logs = list(self._logs.items())
+        for partition, one in logs:
+            waiting = one.waiting()
+            found = sums.setdefault(partition.topic, Counter())
+            found.update(
+                {
+                    "RemoteCopyLagSegments": len(waiting),
+                    "RemoteCopyLagBytes": sum(segment.size_bytes for segment, _ in waiting),
+                    "RemoteLogSizeBytes": sum(each.segment.size_bytes for each in one.state.segments),
+                    "RemoteLogMetadataCount": len(one.state.segments),
+                    "RemoteDeleteLagSegments": len(one.state.gone),
+                    "RemoteDeleteLagBytes": sum(each.segment.size_bytes for each in one.state.gone),
+                }
+            )
+            totals = {
+                "RemoteCopyBytesPerSec": one.copied_bytes,
+                "RemoteCopyRequestsPerSec": one.copied_segments,
+                "RemoteCopyErrorsPerSec": one.failures,
+                "RemoteDeleteRequestsPerSec": one.deleted_segments,
+                "RemoteFetchBytesPerSec": one.remote.fetched_bytes,
+                "RemoteFetchRequestsPerSec": one.remote.fetches,
+                "RemoteFetchErrorsPerSec": one.remote.errors,
+            }
+            found.update({f"total {name}": value for name, value in totals.items()})
+        for topic, values in sums.items():
+            for name, value in values.items():
+                metric = MetricName(
+                    "kafka.server", "BrokerTopicMetrics", name.removeprefix("total "), (("topic", topic),)
+                )
+                yield metric, Total(value) if name.startswith("total ") else value
+
+
+def _expired(one: TieredLog, now_ms: int) -> tuple[int, int]:
+    """Return how many segments remote retention deletes, and the log start offset after it.
+
+    Differs from Kafka's: a segment that is deleted no longer counts as size, also while its deletion fails.
+    """
+    config, start, segments = one.log.config, one.log.log_start_offset, one.state.segments
+    size = sum(each.segment.size_bytes for each in segments) + sum(local.size_bytes for local, _ in one.waiting())
+    count = 0
+    for each in segments:
+        segment = each.segment
+        if segment.end_offset >= start:
+            is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp_ms
+            is_excess = 0 <= config.retention_bytes <= size - segment.size_bytes
+            if not (config.delete and (is_old or is_excess)):
+                break
+            start = segment.end_offset + 1
+        count += 1
+        size -= segment.size_bytes
+    return count, start
+
+
+def _snapshot(fs: LocalFileSystem, directory: str, offset: int) -> bytes:
+    """Return the producers at an offset, as their snapshot has them."""
+    path = f"{directory}/{offset_name(offset, FileKind.PRODUCER_SNAPSHOT)}"
+    if not fs.exists(path):
+        return producer_state.encode([])
+    with fs.open(path) as file:
+        return file.read(0, file.size())
+
+
+def _epochs_within(entries: Sequence[EpochEntry], start: int, end: int) -> tuple[EpochEntry, ...]:
+    """Return the part of a lineage within offsets [start, end); a log without epochs is in epoch 0."""
+    before = [entry.epoch for entry in entries if entry.start_offset <= start]
+    first = EpochEntry(before[-1] if before else 0, start)
+    return (first, *(entry for entry in entries if start < entry.start_offset < end))
+
+
+def _crc(fs: LocalFileSystem, path: str) -> int:
+    crc = 0
+    with fs.open(path) as file:
+        for at in range(0, file.size(), COPY_BUFFER_BYTES):
+            crc = crc32c.crc32c(file.read(at, COPY_BUFFER_BYTES), crc)
+    return crc
