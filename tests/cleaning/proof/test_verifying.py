@@ -18,7 +18,9 @@ from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import MEANINGS, Verdict
 from cordwood.common.types import Codec, ControlType, TimestampType, TopicPartition
 from cordwood.record import plain
+from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.plain import read_batch
+from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs, properties
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -30,6 +32,7 @@ from tests.cleaning.proof.proving import verify_pairs
 from tests.commands.growing_logs import PAIRS
 from tests.commands.growing_logs import Pair as KafkasPair
 from tests.fixtures import facts, fixture
+from tests.logs import T0, batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -735,3 +738,19 @@ def test_a_state_without_segments_gets_a_verdict(gone: str, tmp_path: Path) -> N
         assert not kinds
     else:
         assert (ViolationKind.INVENTED if gone == "before" else ViolationKind.VALUE_LOST) in kinds
+
+
+def test_a_converted_wrapper_may_begin_below_the_log_start(tmp_path: Path) -> None:
+    records = [Record(offset, T0, f"k{offset}".encode(), b"v") for offset in range(3)]
+    converted = encode_batch(records, codec=Codec.GZIP)
+    before, after = (
+        make_log(tmp_path / name, (0, [one]), [batch(3, "last")])
+        for name, one in (("before", encode_message_set(1, records, codec=Codec.GZIP)), ("after", converted))
+    )
+    pair = Pair(None, Side(before.path, 1), Side(after.path, 1), now_ms=NOW)
+    (verdict,) = verify_pairs([pair])
+    assert verdict.holds, verdict.violations
+    # At a log start of 0, the batch must begin with its first record.
+    late = make_log(tmp_path / "late", [encode_batch(records[1:], codec=Codec.GZIP, base_offset=0)], [batch(3, "last")])
+    (verdict,) = verify_pairs([Pair(None, Side(before.path, 0), Side(late.path, 0), now_ms=NOW)])
+    assert ViolationKind.BATCH_OFFSETS in verdict.totals

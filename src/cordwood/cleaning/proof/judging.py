@@ -43,8 +43,8 @@ class Judge:
         written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
         latest = min(pair.now_ms, LONG_MAX - pair.delete_retention_ms)
         self._horizon_min = np.minimum(written, latest) + pair.delete_retention_ms
-        # The last batch of the state before that was judged ends here.
-        self._ended = part.start - 1
+        # The last judged batch of the state before ends here. A batch that holds the log start begins below it.
+        self._ended = NONE if part.start <= pair.before.log_start_offset else part.start - 1
 
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
         """Compare the records of both states up to the same offset."""
@@ -158,7 +158,10 @@ class Judge:
         legacy, empty = was["magic"] < 2, now["record_count"] == 0
         # A batch of an old format has only the offsets that stay: a wrapper's own base offset is unknown before.
         converted = legacy & known & (now["magic"] == 2)
-        inexact = (now["base_offset"] != summaries["first_offset"]) | (now["last_offset"] != summaries["last_offset"])
+        # Records below the log start count for the batch, but are in no summary.
+        start = self._pair.before.log_start_offset
+        inexact = (now["base_offset"] != summaries["first_offset"]) & (now["base_offset"] >= start)
+        inexact |= now["last_offset"] != summaries["last_offset"]
         misplaced = (overlaps & (now["base_offset"] >= 0)) | (now["base_offset"] > now["last_offset"])
         late = was["attributes"] & LOG_APPEND_TIME != 0
         offsets = (was["base_offset"] != now["base_offset"]) | (was["last_offset"] != now["last_offset"])
