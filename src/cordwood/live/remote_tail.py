@@ -31,7 +31,7 @@ from cordwood.storage.formats.transaction_index import AbortedTransaction, Trans
 from cordwood.storage.log.segment import header_at
 from cordwood.storage.tier.local import Layout
 from cordwood.storage.tier.manifest import TierState
-from cordwood.storage.tier.restoring import logs_of
+from cordwood.storage.tier.remote_log import copied_log
 from cordwood.storage.tier.segments import RemoteSegment
 from cordwood.storage.tier.store import Tier, TierStore
 
@@ -120,7 +120,7 @@ class RemoteTail:
 
     def beside(self, fs: TargetStore, log_directory: str) -> TierStore:
         """Return a store that shows the log with its segments in the tier."""
-        logs = logs_of({self.state.partition: [one.segment for one in self.state.segments]})
+        logs = {self.state.partition: copied_log(one.segment for one in self.state.segments)}
         return TierStore(fs, Tier(self.root), self._layout, {log_directory: logs})
 
     def _from(self, offset: int) -> Iterator[tuple[int, RemoteSegment]]:

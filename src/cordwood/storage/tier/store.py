@@ -581,7 +581,8 @@ class TierStore(WrappedTargetStore):
 def _local_start(entries: Sequence[FileInfo], floor: int) -> int:
     """Return the first offset from `floor` on that is on the disk; MAX_OFFSET without a segment."""
     files = (parse_file(info.name) for info in entries)
-    starts = [file.offset for file in files if file is not None and file.kind is FileKind.LOG]
+    # A deleted segment is there for a while under another name, and no reader gets it.
+    starts = [file.offset for file in files if file and file.kind is FileKind.LOG and not file.temporary]
     return min((one for one in starts if one >= floor), default=MAX_OFFSET)
 
 
@@ -590,7 +591,7 @@ def _is_leftover(part: RemotePart | None, name: str) -> bool:
     if part is None or part.state is None:
         return False
     file = parse_file(name)
-    if file is None or not (file.kind is FileKind.LOG or file.kind in _INDEXES):
+    if file is None or file.temporary or not (file.kind is FileKind.LOG or file.kind in _INDEXES):
         return False
     return file.offset < part.state.local_floor
 
