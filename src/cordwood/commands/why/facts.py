@@ -191,13 +191,11 @@ class TierFacts:
 
     Attributes:
         stored_bytes: size of its objects, indexes included, as far as the brokers' metadata has it; else of its logs.
-        is_stored_known: whether `stored_bytes` is the size of all objects.
         has_requests: whether the tier is an object store, or a copy of one.
     """
 
     part: RemotePart
     stored_bytes: int = 0
-    is_stored_known: bool = False
     has_requests: bool = False
 
 
@@ -473,7 +471,7 @@ def _tier(node: Node, place: LocatedPartition, facts: LogFacts) -> TierFacts | N
     in_store = isinstance(node.fs.layout, AivenLayout)
     sizes = [_stored_bytes(one) if in_store else None for one in part.copied]
     stored = sum(one.size_bytes if size is None else size for one, size in zip(part.copied, sizes, strict=True))
-    return TierFacts(part, stored, None not in sizes, in_store)
+    return TierFacts(part, stored, in_store)
 
 
 def _stored_bytes(segment: RemoteSegment) -> int | None:
