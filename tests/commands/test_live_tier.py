@@ -112,10 +112,10 @@ def test_a_live_log_is_verified_and_cleaned_to_a_copy_as_a_brokers(live: LiveTie
 
 
 def test_local_segments_below_the_floor_are_leftovers(live: LiveTier) -> None:
-    # The segments that the tier has are local, too, with other bytes; as after a clean whose writer was killed.
+    # Local segments that a clean replaced in the tier, by one with the same base offset and by a larger one.
     log = live.logs / "orders-1"
     last = sorted(log.glob("*.log"))[-1]
-    for base in (800, 850):
+    for base in (800, 900):
         (log / f"{base:020}.log").write_bytes(last.read_bytes())
     assert records(live.logs, *live.options) != (expected := records(ROOT / "kafka-logs", *ORIGINAL))
     live.commit(replace(live.states["orders-1"], local_floor=1200))

@@ -18,7 +18,7 @@ from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.aiven import OBJECTS_OF_A_SEGMENT, AivenLayout
 from cordwood.storage.tier.generations import Generations, partitions_in
-from cordwood.storage.tier.local import Layout, StoredObjects
+from cordwood.storage.tier.local import Layout, StoredObjects, object_stem
 from cordwood.storage.tier.manifest import TierState
 from cordwood.storage.tier.remote_log import RemoteLog, epoch_at, first_listed, with_records, within_lineage
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
@@ -85,7 +85,7 @@ def check_tier(
         else:
             _check_objects(found, known, findings)
     for partition, state in states.items():
-        if state is not None and partition not in checked:
+        if state is not None and partition not in checked and isinstance(tiers.layout, AivenLayout):
             _check_complete(tiers.layout, state, complete[partition], findings)
 
 
@@ -125,11 +125,11 @@ def _check_orphan(found: StoredObjects, state: TierState, findings: Findings) ->
     findings.add(Kind.TIER_ORPHAN, found.path, what, offset=found.start_offset, meaning=meaning)
 
 
-def _check_complete(layout: Layout, state: TierState, complete: Container[str], findings: Findings) -> None:
+def _check_complete(layout: AivenLayout, state: TierState, complete: Container[str], findings: Findings) -> None:
     for segment in (one.segment for one in state.segments):
         if segment.id not in complete:
             what = f"{_named(segment)} of {_name(state.partition)}: the manifest names it, but an object is missing"
-            where = layout.object_paths(segment)[0]
+            where = f"{layout.folder(state.partition)}/{object_stem(segment)}.log"
             findings.add(Kind.TIER_OBJECT_MISSING, where, what, offset=segment.start_offset)
 
 

@@ -1,7 +1,7 @@
 """The generations of a log's tier: claims, commits, and the removal of objects that no manifest names.
 
-A manifest is put only if its name is free, so of several writers that commit the same generation one succeeds. A store
-needs nothing else: no rename, no condition on content, no clock that is shared.
+A manifest is put only if its name is free, so of several writers that commit the same generation one succeeds. The
+store needs no renames, no conditions on content, and no shared clock.
 
     claim      commit the next generation with a higher writer epoch: the old writer's next commit fails
     commit     put the next generation, then list the manifests: the new one must be the last
@@ -52,11 +52,11 @@ from cordwood.storage.tier.segments import TopicIdPartition
 
 #: Number of generations that are kept for readers, beside the base of the last one.
 KEPT = 10
-#: Old generations are deleted after each whole manifest, and after so many commits.
+#: Old generations are deleted after each whole manifest, and after this number of commits.
 _DELETED_EVERY = 100
 #: How often to list again if a manifest disappears between listing and reading.
 _ATTEMPTS = 10
-#: A file of a segment, or a temporary one that a killed program left; with the segment's id.
+#: A file of a segment, or a temporary file of a killed program; with the segment's id.
 _OF_SEGMENT = re.compile(rf"[0-9]{{20}}-([A-Za-z0-9_-]{{{ID_LENGTH}}})\..+")
 #: A manifest, or a temporary file of one.
 _OF_GENERATION = re.compile(r"([0-9]{20}\.json)(\..+)?")
@@ -66,7 +66,7 @@ class FencedError(KafkaStorageError):
     """Another writer has claimed the log, so this one can no longer commit.
 
     Attributes:
-        writer: the one that owns the log.
+        writer: the new owner of the log.
     """
 
     def __init__(self, folder: str, writer: Writer) -> None:

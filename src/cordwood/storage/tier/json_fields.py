@@ -40,7 +40,7 @@ class Fields:
         return cls(content, path)
 
     def refused(self, name: str, expected: str) -> CorruptFileError:
-        """Return the error of a field, which is not what was expected."""
+        """Return the error for a field with another value than expected."""
         where = f"{self.name}.{name}" if self.name else name
         value = shown(repr(self.values.get(name)))
         return CorruptFileError(f"{where} in the manifest is not {expected} but {value}", path=self.path)

@@ -6,8 +6,8 @@ Each change of the tier is a new file with the next number, its generation, in t
     orders-tqTXryP4TGyVbT77P-TwlA/0/.cordwood-tier/00000000000000000041.json
     topic, topic id             / partition       / generation, from 1 on
 
-A manifest is whole, or it is a whole one of a smaller number and what changed since then, so that opening a log reads
-at most two files. Version 1, in JSON:
+A manifest is whole, or it has the changes since the last whole one, which is its base. So opening a log reads at most
+two files. Version 1, in JSON:
 
     version             1
     writer              the writer that owns the log
@@ -17,7 +17,7 @@ at most two files. Version 1, in JSON:
     base                generation that `added` and `removed` change, which is whole; null in a whole manifest
     log_start_offset    first offset of the log
     local_floor         local segments below this offset are leftovers; the tier has the log up to here
-    cleaner_checkpoint  offset up to which the log is cleaned; null before the first clean
+    cleaner_checkpoint  end of the cleaned part of the log; null before the first clean
     added               segments, by start offset; in a whole manifest all of them
       id                of the segment, as Kafka prints ids
       start, end        its first and its last offset
@@ -30,8 +30,8 @@ at most two files. Version 1, in JSON:
       aborted           whether it has a transaction index
       custom_metadata   bytes that a broker's storage plugin noted for the segment, in base64; absent without them
     removed             ids of segments of the base that the log no longer has
-    gone                segments whose objects are still to be deleted: the fields of `added` without `crc32c`, or `id`
-                        alone for a segment of the base; and
+    gone                segments with objects that are still to be deleted: the fields of `added` without `crc32c`, or
+                        `id` alone for a segment of the base; and
       since_ms          when they left the log, in ms
 
 A manifest is not trusted: every number and name in it is checked before it is used.
@@ -106,12 +106,12 @@ class GoneSegment:
 
 @dataclass(frozen=True, slots=True)
 class TierState:
-    """The tier of a partition's log, as one generation of its manifest has it.
+    """The state of a log's tier in one generation of its manifest.
 
     Attributes:
         generation: number of the manifest; 0 before the first.
-        local_floor: first offset that must come from the disk; local segments below it are leftovers.
-        cleaner_checkpoint: offset up to which the log is cleaned; None before the first clean.
+        local_floor: first offset that must be read from the disk; local segments below it are leftovers.
+        cleaner_checkpoint: end of the cleaned part of the log; None before the first clean.
         segments: by start offset; they do not overlap.
         gone: segments whose objects are still to be deleted.
     """
@@ -166,7 +166,7 @@ def is_whole(state: TierState, base: TierState | None) -> bool:
 
 
 def _changes(state: TierState, base: TierState) -> tuple[list[TierSegment], list[str]]:
-    """Return the segments that a state has in addition to its base, and the ids of those that it no longer has."""
+    """Return the segments that a state adds to its base, and the ids of segments that it removes."""
     before = {one.segment.id: one for one in base.segments}
     now = {one.segment.id: one for one in state.segments}
     added = [one for segment_id, one in now.items() if before.get(segment_id) != one]
@@ -177,7 +177,7 @@ def encode(state: TierState, base: TierState | None) -> bytes:
     """Encode a state, whole or as its changes since the last whole manifest.
 
     Args:
-        base: the state of the last whole manifest; None if there is none yet.
+        base: the state of the last whole manifest; None without one.
     """
     _assert_consistent(state)
     if is_whole(state, base):

@@ -50,7 +50,7 @@ class Restorable:
 
     Attributes:
         segments: of each partition that has any.
-        states: what the manifests of live logs have.
+        states: the newest manifests of live logs.
         older_topics: topics that are left out.
     """
 
