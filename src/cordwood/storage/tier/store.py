@@ -38,7 +38,7 @@ from cordwood.storage.formats.filenames import (
     parsed_directory,
 )
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.log.files import read_leader_epochs, read_log_starts, read_topic_id
 from cordwood.storage.log.segment import MAX_OFFSET
@@ -399,8 +399,8 @@ class TierStore(WrappedTargetStore):
         Raises:
             CorruptFileError: the manifest is damaged.
         """
-        # A tier that a server.properties configures is a broker's.
-        if not isinstance(self.layout, AivenLayout) or self.tier.kind is not None:
+        # A tier that a server.properties configures is a broker's. Internal topics are not tiered.
+        if not isinstance(self.layout, AivenLayout) or self.tier.kind is not None or partition.topic in INTERNAL_TOPICS:
             return None
         if self._topics is None:
             self._topics = self.layout.topics()
