@@ -38,14 +38,14 @@ def start(end: socket.socket) -> int:
         _warm[os.getpid()] = forks.ForkServer(_start_warm_process)
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with mine:
-        with its:
-            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES_MAX)
-            _warm[os.getpid()].fork(its)
-        message = pickle.dumps((os.getpid(), os.getcwd(), dict(os.environ)))
         prctl = ctypes.CDLL(None).prctl
-        # The server's first parent ends at once. The system then makes this process its parent.
+        # The server's first parent ends at once, maybe before the next line. Then this process becomes its parent.
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
+            with its:
+                mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES_MAX)
+                _warm[os.getpid()].fork(its)
+            message = pickle.dumps((os.getpid(), os.getcwd(), dict(os.environ)))
             socket.send_fds(mine, [message], [end.fileno(), 1, 2])
             return int(mine.recv(_MESSAGE_BYTES_MAX))
         finally:

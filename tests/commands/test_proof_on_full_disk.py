@@ -106,7 +106,7 @@ def test_a_clean_in_place_changes_nothing_if_the_disk_fills_while_it_is_proved(
 
     config: dict[str, Any] = {"overrides": ["cleanup.policy=compact"], "ignore_ratio": True, "single_copy": True}
     with monkeypatch.context() as patch:
-        patch.setattr("cordwood.commands.in_place.wave.verify_pairs", filled)
+        patch.setattr("cordwood.commands.in_place.proving.verify_pairs", filled)
         result = clean_in_place(str(mine), **engine, **config)
     (failed,) = result.partitions
     assert failed.fate is Fate.FAILED and failed.failure is not None and failed.failure.kind is FailureKind.FULL

@@ -77,6 +77,10 @@ class StoreAccessError(StoreError):
     """An object store refuses access: the credentials are missing, wrong, expired or insufficient."""
 
 
+class UnsupportedError(StoreError):
+    """An object store does not know this kind of request."""
+
+
 class NoSpaceError(RequestError):
     """There is no space for the output; the message names the disk."""
 

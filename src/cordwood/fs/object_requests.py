@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cordwood.common.errors import NotFoundError, RequestError, StoreAccessError, StoreError
+from cordwood.common.errors import NotFoundError, RequestError, StoreAccessError, StoreError, UnsupportedError
 from cordwood.common.threads import ending, in_background
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ def explained(path: str) -> Iterator[None]:
             raise StoreAccessError(f"the object store refuses access: {_code(error)}", path) from None
         if _code(error) == "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", path) from None
+        if _code(error) == "NotImplemented":
+            raise UnsupportedError(f"the object store failed: {_brief(error)}", path) from None
         raise StoreError(f"the object store failed: {_brief(error)}", path) from None
 
 

@@ -13,7 +13,6 @@ Source: Kafka RemoteLogManager.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import secrets
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import crc32c
 
-from cordwood.common.errors import DataError, KafkaStorageError, LogError, RequestError, StoreError
+from cordwood.common.errors import CordwoodError, KafkaStorageError, RequestError
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem, TargetStore
 from cordwood.live.log import Log
@@ -173,8 +172,8 @@ class Tiering:
                 try:
                     self._open(partition, log)
                     self._unopened.pop(partition, None)
-                except (OSError, StoreError, DataError, LogError) as error:
-                    if self._unopened.get(partition) != str(error):
+                except (OSError, CordwoodError) as error:
+                    if partition not in self._unopened:
                         _log.error("%s cannot be opened in %s: %s", partition, self.root, error)
                     self._unopened[partition] = str(error)
 
@@ -242,7 +241,7 @@ class Tiering:
             one.fenced, one.last_error = True, str(error)
             _log.error("%s", error)
             one.log.refuse_changes()
-        except (OSError, StoreError, DataError, LogError) as error:
+        except (OSError, CordwoodError) as error:
             now_ms = self._now()
             one.failing_since_ms = now_ms if not one.failures else one.failing_since_ms
             one.next_attempt_ms = now_ms + min(_RETRY_MS << min(one.failures, 16), _RETRY_MS_MAX)
@@ -318,12 +317,9 @@ class Tiering:
         """Delete the objects of segments that went long enough ago; the next manifest names them no more."""
         due_ms = self._now() - one.log.config.file_delete_delay_ms
         due = [each for each in one.state.gone if each.since_ms <= due_ms]
-        for each in due:
-            for path in reversed(self._layout.object_paths(each.segment)):
-                with contextlib.suppress(FileNotFoundError):  # an earlier attempt has deleted it
-                    self._store.delete(path)
-            one.deleted_segments += 1
         if due:
+            self._store.delete_all([path for each in due for path in reversed(self._layout.object_paths(each.segment))])
+            one.deleted_segments += len(due)
             one.remote.state = replace(one.state, gone=tuple(each for each in one.state.gone if each not in due))
 
     def delete(self, partition: TopicPartition) -> None:

@@ -19,7 +19,7 @@ from cordwood.cleaning.proof import witnesses
 from cordwood.cleaning.proof.pairs import Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.commands import verify
-from cordwood.commands.in_place import wave
+from cordwood.commands.in_place import proving
 from cordwood.common.types import ControlType
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.posix import PosixFileSystem
@@ -450,7 +450,7 @@ def test_the_proof_of_a_clean_of_little_that_is_new_reads_little(
         return verdicts
 
     make_log(logs / "t-0", (end, [batch(end, (b"0", b"v" * 2_000))]), (end + 1, [batch(end + 1, (b"new", b"v"))]))
-    monkeypatch.setattr(wave, "verify_pairs", counted)
+    monkeypatch.setattr(proving, "verify_pairs", counted)
     result = clean_in_place(str(logs), **OPTIONS)
     assert [one.fate for one in result.partitions] == [Fate.CLEANED], result.text()
     full, searched = read

@@ -170,8 +170,7 @@ def exchange(
         if keep_old:
             moved.kept += objects
             continue
-        for path_of_object in reversed(objects):
-            store.delete(path_of_object)
+        store.delete_all([*reversed(objects)])
         moved.objects_deleted += len(objects)
         moved.bytes_deleted += sum(objects.values())
     if not keep_old:
@@ -248,8 +247,7 @@ def resume(
         started = [one for one in old if one.state is CopyState.DELETE_STARTED]
         objects = [path for one in started for path in reversed(_objects(store, layout, one))]
         did = f"an interrupted clean was completed: {number(len(started), 'old segment')} deleted"
-    for one in objects:
-        store.delete(one)
+    store.delete_all(objects)
     if started:
         appends.append(deleted(started, new[0]))
     fs.delete(_journal_path(path))

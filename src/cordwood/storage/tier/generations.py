@@ -30,7 +30,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from cordwood.common.errors import CorruptFileError, KafkaStorageError, RequestError, StoreError
+from cordwood.common.errors import CorruptFileError, KafkaStorageError, RequestError, StoreError, UnsupportedError
 from cordwood.common.text import number
 from cordwood.fs.base import PutMode, TargetStore
 from cordwood.fs.manifest import TIER_FOLDER
@@ -348,9 +348,7 @@ def check_store(store: TargetStore, root: str) -> None:
         except FileNotFoundError:
             make_folders(store, posixpath.dirname(path))
             store.put(path, b"1", PutMode.CREATE)
-    except StoreError as error:
-        if "NotImplemented" not in str(error):
-            raise
+    except UnsupportedError:
         raise RequestError(_no_create(root)) from None
     try:
         store.put(path, b"2", PutMode.CREATE)
