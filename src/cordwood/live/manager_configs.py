@@ -48,10 +48,15 @@ _log = logging.getLogger(__name__)
 
 
 class Configs:
-    """The layers, and the configs resolved from them."""
+    """The layers, and the configs resolved from them.
 
-    def __init__(self, layers: Iterable[Layer]) -> None:
+    Args:
+        compacts_tiered: a tiered topic may be compacted.
+    """
+
+    def __init__(self, layers: Iterable[Layer], *, compacts_tiered: bool = False) -> None:
         self._layers = list(layers)
+        self._compacts_tiered = compacts_tiered
         for layer in self._layers:
             if not isinstance(layer, Layer):
                 raise TypeError(f"layers come from cordwood.overrides([…]), not {shown(layer)}")
@@ -80,7 +85,7 @@ class Configs:
         remembered = None
         if (found := self._remembered.get(topic)) is not None:
             remembered = Layer(Source(SourceKind.REMEMBERED, found[1], topic), found[0].texts)
-        return without_default_deletion(resolve(topic, layers, remembered))
+        return without_default_deletion(resolve(topic, layers, remembered, compacts_tiered=self._compacts_tiered))
 
     # ---- the file beside a log ---------------------------------------------------------------------------------------
 
