@@ -45,6 +45,7 @@ from cordwood.storage.node.node import Node
 #: The sources of a topic's own configs, which `with_topic` replaces; layers from other sources stay.
 _OWN = {SourceKind.TOPIC, SourceKind.UPDATE}
 _log = logging.getLogger(__name__)
+_LIMITS = ("retention.ms", "retention.bytes")
 
 
 class Configs:
@@ -145,7 +146,7 @@ class Configs:
 
 def _warn_of_idle_limits(config: TopicConfig) -> None:
     """Warn of explicit limits that delete nothing because no policy is set."""
-    limits = [f"{name}={config[name]}" for name in ("retention.ms", "retention.bytes") if config[name].explicit]
+    limits = [f"{name}={config[name]}" for name in _LIMITS if config[name].explicit and config.integer(name) >= 0]
     if limits and not config["cleanup.policy"].explicit:
         what = "no record is deleted by %s of topic %s: its cleanup.policy is not set. Set it to delete, or to compact"
         _log.warning(what, " and ".join(limits), config.topic)
@@ -161,8 +162,6 @@ def _read(fs: LocalFileSystem, path: str) -> LogConfigs | None:
 
 
 # ---- directories of another program ----------------------------------------------------------------------------------
-
-_LIMITS = ("retention.ms", "retention.bytes")
 
 
 @dataclass(frozen=True, slots=True)
