@@ -129,6 +129,16 @@ class Broker:
         pairs = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
         return self("start", directory, *words, *(word for pair in pairs for word in ("--set", pair)))
 
+    def cluster(self, directories: Sequence[Path], **settings: object) -> str:
+        """Start a broker per directory, all of one cluster, formatting new directories; settings as for `start`.
+
+        Returns:
+            The addresses for clients, with commas between them.
+        """
+        self._started += directories
+        pairs = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
+        return self("cluster", *directories, *(word for pair in pairs for word in ("--set", pair)))
+
     def client(self, directory: Path, commands: Iterable[Line]) -> list[Line]:
         """Produce, consume, … on the broker of `directory`; the lines it answered, parsed."""
         asked = "".join(f"{json.dumps(command)}\n" for command in commands)

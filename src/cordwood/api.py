@@ -95,7 +95,7 @@ def _with_arguments(command: Callable[..., T]) -> Callable[..., T]:
             raise misspelt(name, error, signature.parameters) from None
         bound.apply_defaults()
         given = bound.arguments
-        if not given.get("paths", True):
+        if not given.get("paths", True) and not given.get("brokers"):
             raise no_path(name)
         try:
             given |= {one: checked(one, kind, given[one]) for one, kind in types.items()}

@@ -36,8 +36,9 @@ def ls(
     index_entries: bool = False,
     exact: bool = False,
     sort: str | None = None,
+    brokers: Sequence[str] = (),
 ) -> Listing:
-    """List the partitions of one broker's directories.
+    """List the partitions in the directories of one or more brokers, each replica by itself.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -58,10 +59,12 @@ def ls(
         exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
         sort: In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or
             oldest (record) first; or name. Default: name.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
 
@@ -83,6 +86,7 @@ def view_html(
     read_all: bool = False,
     index_dir: AnyPath | None = None,
     price: Sequence[str] = (),
+    brokers: Sequence[str] = (),
 ) -> str:
     """Return the pages of one broker's directories as the text of one HTML file, which needs no network.
 
@@ -110,6 +114,8 @@ def view_html(
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         price: A price of the tier: storage (of a GB for a month), put or delete (of 1,000 requests).
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -258,8 +264,9 @@ def groups(
     fs: Store | None = None,
     groups: Sequence[str] = (),
     metadata: AnyPath | None = None,
+    brokers: Sequence[str] = (),
 ) -> GroupListing:
-    """List the consumer groups in one broker's directories: members, committed offsets, and lag.
+    """List the consumer groups in the directories of one or more brokers: members, committed offsets, and lag.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -269,10 +276,12 @@ def groups(
     Options:
         groups: Only groups with this name, or matching this glob.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
     """
 
 def transactions(
@@ -287,8 +296,9 @@ def transactions(
     tier: AnyPath | None = None,
     tier_keys: Sequence[AnyPath] = (),
     now_ms: int | None = None,
+    brokers: Sequence[str] = (),
 ) -> TransactionListing:
-    """List the open transactions in one broker's directories, and the data that they hold back.
+    """List the open transactions in the directories of one or more brokers, and the data that they hold back.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -305,10 +315,12 @@ def transactions(
             key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Compute ages as of this time (ms since 1970). Default: now.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
 
@@ -318,19 +330,23 @@ def topics(
     topics: Sequence[str] = (),
     at: str | None = None,
     metadata: AnyPath | None = None,
+    brokers: Sequence[str] = (),
 ) -> TopicsListing:
     """List the topics of a cluster: partitions, replicas and configs.
 
     Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
-        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        paths: log directories of one or more brokers; at least one holds `__cluster_metadata-0`. The newest is
+            read.
         fs: the file system; default: this machine's.
 
     Options:
         topics: Only topics with this name, or matching this glob.
         at: As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
@@ -343,19 +359,23 @@ def configs(
     topics: Sequence[str] = (),
     at: str | None = None,
     metadata: AnyPath | None = None,
+    brokers: Sequence[str] = (),
 ) -> ConfigsListing:
     """List the configs that are set in a cluster: of topics, of brokers, and of all brokers.
 
     Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
-        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        paths: log directories of one or more brokers; at least one holds `__cluster_metadata-0`. The newest is
+            read.
         fs: the file system; default: this machine's.
 
     Options:
         topics: Only topics with this name, or matching this glob.
         at: As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
@@ -367,18 +387,22 @@ def brokers(
     fs: Store | None = None,
     at: str | None = None,
     metadata: AnyPath | None = None,
+    brokers: Sequence[str] = (),
 ) -> BrokersListing:
     """List the brokers of a cluster, and its features.
 
     Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
-        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        paths: log directories of one or more brokers; at least one holds `__cluster_metadata-0`. The newest is
+            read.
         fs: the file system; default: this machine's.
 
     Options:
         at: As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
@@ -403,14 +427,15 @@ def why(
     read_all: bool = False,
     index_dir: AnyPath | None = None,
     price: Sequence[str] = (),
+    brokers: Sequence[str] = (),
 ) -> WhyResult:
-    """Explain the size of the partitions in one broker's directories, and what to do about it.
+    """Explain the size of the partitions in the directories of one or more brokers, and what to do about it.
 
     Partitions that could lose most come first. Nothing is changed; a broker may be running.
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        on_progress: called with the number of explained partitions, and of all.
+        on_progress: called with the number of explained replicas, and of all.
         fs: the file system; default: this machine's.
 
     Options:
@@ -430,10 +455,12 @@ def why(
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         price: A price of the tier: storage (of a GB for a month), put or delete (of 1,000 requests).
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
 
@@ -458,8 +485,11 @@ def plan(
     memory: int | None = None,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
 ) -> Plan:
-    """Plan a clean of one broker's directories, without reading records or changing anything.
+    """Plan a clean of the directories of one or more brokers, without reading records or changing anything.
+
+    A clean takes the directories of one broker at a time; the plan has each replica by itself.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -487,10 +517,12 @@ def plan(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; the directories belong to different brokers; an offset is negative; or the
+        RequestError: a path is a file; the directories belong to different clusters; an offset is negative; or the
             offset map has no room for a single key.
         ConfigError: Kafka would not accept a config.
     """
@@ -519,6 +551,7 @@ def plan_exact(
     memory: int | None = None,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
     engine: str | None = None,
     master: str = "local[*,4]",
 ) -> ExactPlan:
@@ -557,6 +590,8 @@ def plan_exact(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
         master: Spark master URL of a new session. Default: this machine.
@@ -592,6 +627,7 @@ def clean(
     memory: int | None = None,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
     link: bool = False,
     index: bool = False,
     index_max: int | None = None,
@@ -636,6 +672,8 @@ def clean(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
         link: Hard-link closed segments that do not change, instead of copying them.
         index: Make key indexes of cleaned segments, so that the next clean reads only records that may change.
             Default: only in partitions that have some.
@@ -681,6 +719,7 @@ def clean_in_place(
     memory: int | None = None,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
     keep_old: AnyPath | None = None,
     verify: bool = True,
     work_space: int | None = None,
@@ -726,6 +765,8 @@ def clean_in_place(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
@@ -773,6 +814,7 @@ def clean_in_tier(
     memory: int | None = None,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
     replicas: Sequence[AnyPath] = (),
     keep_old_objects: bool = False,
     dry_run: bool = False,
@@ -814,6 +856,8 @@ def clean_in_tier(
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
         replicas: A log directory of another replica's broker, which must be stopped, too. Only segments that no
             given directory has on its disk are cleaned.
         keep_old_objects: Leave the objects of replaced segments in the tier, and list them. No broker deletes them

@@ -51,6 +51,7 @@ def test_json_has_a_line_per_finding_and_the_summary_last(tmp_path: Path) -> Non
     assert finding.pop("meaning")
     assert finding == {
         "type": "finding",
+        "broker": "",
         "severity": "damage",
         "kind": "batch-crc",
         "file": f"{partition}/{FIRST}.log",

@@ -61,14 +61,17 @@ class MadeBroker:
         #: When checkpoints were written last.
         self.times: dict[str, int] = {}
 
-    def topic(self, name: str, partitions: int = 1, replicas: Sequence[int] = (1,), **config: object) -> None:
+    def topic(
+        self, name: str, partitions: int = 1, replicas: Sequence[int] = (1,), *, leader: int = 1, **config: object
+    ) -> None:
         """Create a topic; configs with `_` for dots."""
         topic_id = encode_id(uuid.uuid5(uuid.NAMESPACE_DNS, name))
         self.metadata.append(internal_record("TopicRecord", {"name": name, "topic_id": topic_id}))
         for number in range(partitions):
             values = {
                 "partition_id": number, "topic_id": topic_id, "replicas": tuple(replicas), "isr": tuple(replicas),
-                "removing_replicas": (), "adding_replicas": (), "leader": 1, "leader_epoch": 0, "partition_epoch": 0,
+                "removing_replicas": (), "adding_replicas": (), "leader": leader, "leader_epoch": 0,
+                "partition_epoch": 0,
             }  # fmt: skip
             self.metadata.append(internal_record("PartitionRecord", values, version=0))
         for key, text in config.items():

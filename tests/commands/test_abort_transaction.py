@@ -590,7 +590,7 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
     first, second = two_brokers(tmp_path)
     meta = second / "meta.properties"
     meta.write_text(meta.read_text().replace("AAAA", "BBBB"))
-    _refused((first, second), RequestError, "belong to different clusters")
+    _refused((first, second), RequestError, "is of the cluster AAAA.*, .* of BBBB")
 
 
 @on_linux

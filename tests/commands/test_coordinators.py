@@ -23,6 +23,7 @@ from cordwood.common.errors import NotFoundError
 from cordwood.common.types import TopicPartition, override
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.fs.wrapped import CountedStore
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.groups import (
     CommittedOffset,
     ConsumerLogEnd,
@@ -242,6 +243,6 @@ def test_an_unreadable_partition_is_named_and_the_other_groups_are_listed(
 def test_the_end_of_a_large_log_takes_a_few_small_reads(tmp_path: Path) -> None:
     log = make_large_log(tmp_path / "t-0")
     counted = CountedStore(PosixFileSystem())
-    beside = Beside(Node.open(counted, [str(tmp_path)]))
+    beside = Beside(Cluster.of(Node.open(counted, [str(tmp_path)])))
     assert beside.end_of(TopicPartition("t", 0), 0) == ConsumerLogEnd(log.next_offset, EndSource.LOG_END)
     assert counted.bytes_read < 100 << 10

@@ -1,7 +1,7 @@
-"""Makes log directories that are large, and written in seconds: of many partitions, or of terabytes.
+"""Makes log directories that are large, and written in seconds: of many partitions, of many brokers, or of terabytes.
 
-The partitions of `write_many` are copies of one. The segments of `write_terabytes` are sparse: each batch in them has
-one record, with a value of 16 MB of zeros, so that only its header takes a block on the disk:
+The partitions of `write_many` and `write_cluster` are copies of one. The segments of `write_terabytes` are sparse: each
+batch in them has one record, with a value of 16 MB of zeros, so that only its header takes a block on the disk:
 
     position   0               about 500 B                                 1 GiB
                first batch     64 batches of one record each, mostly hole  last batch
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import crc32c
@@ -45,6 +45,8 @@ _DAY_MS = 86_400_000
 #: Segments of each partition of `write_many`, and the records of each.
 SEGMENTS, _RECORDS = 3, 100
 _PARTITIONS_OF_A_TOPIC = 100
+#: Brokers of `write_cluster`, and replicas of each partition.
+_BROKERS, _REPLICAS = 30, 3
 _SPARSE_BATCHES = 64
 SPARSE_SEGMENT_BYTES = 1 << 30
 #: A checkpoint's entries.
@@ -56,10 +58,28 @@ def write_many(folder: Path, partitions: int) -> None:
 
     The cleaner's checkpoint of each partition is at the start of one of its segments, or missing.
     """
-    folder.mkdir(parents=True)
-    names = [
+    _write_broker(folder, _names(partitions), node_id=1)
+
+
+def write_cluster(folder: Path, partitions: int) -> None:
+    """Write the log directories of `_BROKERS` brokers with this many partitions each, as `write_many` does.
+
+    Each partition has replicas on three brokers in a row.
+    """
+    names = _names(_BROKERS * max(partitions, _REPLICAS) // _REPLICAS)
+    for broker in range(_BROKERS):
+        own = [name for n, name in enumerate(names) if (broker - n) % _BROKERS < _REPLICAS]
+        _write_broker(folder / f"broker-{broker + 1:02}", own, node_id=broker + 1)
+
+
+def _names(partitions: int) -> list[TopicPartition]:
+    return [
         TopicPartition(f"topic-{n // _PARTITIONS_OF_A_TOPIC:03}", n % _PARTITIONS_OF_A_TOPIC) for n in range(partitions)
     ]
+
+
+def _write_broker(folder: Path, names: Sequence[TopicPartition], node_id: int) -> None:
+    folder.mkdir(parents=True)
     files = dict(_small_log(folder / str(names[0])))
     for name in names[1:]:
         (folder / str(name)).mkdir()
@@ -71,7 +91,7 @@ def write_many(folder: Path, partitions: int) -> None:
         (folder / str(name) / FileKind.PARTITION_METADATA).write_bytes(data)
     end = SEGMENTS * _RECORDS
     dirty = {name: _RECORDS * (n % (SEGMENTS + 1)) for n, name in enumerate(names) if n % (SEGMENTS + 1)}
-    _write_brokers_files(folder, dict.fromkeys(names, end), dirty)
+    _write_brokers_files(folder, dict.fromkeys(names, end), dirty, node_id)
 
 
 def _small_log(directory: Path) -> Iterator[tuple[str, bytes]]:
@@ -102,9 +122,11 @@ def _write_states(directory: Path, snapshots: list[int]) -> None:
         (directory / offset_name(offset, FileKind.PRODUCER_SNAPSHOT)).write_bytes(producer_state.encode([]))
 
 
-def _write_brokers_files(folder: Path, ends: _Offsets, dirty: Mapping[TopicPartition, int]) -> None:
+def _write_brokers_files(folder: Path, ends: _Offsets, dirty: Mapping[TopicPartition, int], node_id: int = 1) -> None:
     """Write the files of a broker that was shut down cleanly; it had no metadata log."""
-    (folder / filenames.META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
+    (folder / filenames.META_PROPERTIES).write_text(
+        f"version=0\nbroker.id={node_id}\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n"
+    )
     (folder / filenames.CLEAN_SHUTDOWN).write_bytes(properties.encode_clean_shutdown(-1))
     for name in (filenames.HIGH_WATERMARKS, filenames.RECOVERY_POINTS):
         (folder / name).write_bytes(checkpoints.encode(ends))

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
-from cordwood.bench.large_nodes import write_many, write_terabytes
+from cordwood.bench.large_nodes import write_cluster, write_many, write_terabytes
 from cordwood.bench.workloads import TOPIC, WORKLOADS, BenchWorkload, write
 from cordwood.commands.index import index
 from cordwood.commands.options import IndexingOptions
@@ -84,6 +84,8 @@ QUESTIONS = {
     "ls, 10,000 partitions": Question(("ls", *_COMPACT), None, writer=write_many, count=10_000),
     "why, 10,000 partitions": Question(("why", *_NOW, *_COMPACT, "--no-keys"), None, writer=write_many, count=10_000),
     "check --quick, 10,000 partitions": Question(_CHECK, None, writer=write_many, count=10_000, exits=(0, 1)),
+    "ls, 30 brokers of 1,000 partitions": Question(("ls", *_COMPACT), None, writer=write_cluster, count=1_000),
+    "why, 30 brokers of 1,000 partitions": Question(("why", *_NOW, *_COMPACT), None, writer=write_cluster, count=1_000),
     "ls, 2 TB": Question(("ls", *_COMPACT), writer=write_terabytes, count=2_000),
     "why, 2 TB": Question(("why", *_NOW, *_COMPACT, "--no-keys"), writer=write_terabytes, count=2_000),
     "check --quick, 2 TB": Question(_CHECK, writer=write_terabytes, count=2_000, exits=(0, 1)),

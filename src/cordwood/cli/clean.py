@@ -24,7 +24,7 @@ from cordwood.cli.main import (
     tell_defect,
     tell_forecast,
 )
-from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
+from cordwood.cli.options import ClusterDirectories, Directories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import (
     CopyOptions,
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 @with_options
 def plan(
-    directories: Directories,
+    directories: ClusterDirectories = None,
+    *,
     options: PlanOptions,
     exact: Annotated[bool, typer.Option("--exact", help="Run the clean without writing, for exact figures.")] = False,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen value
@@ -53,11 +54,11 @@ def plan(
 ) -> int:
     """Show the effect of a clean on each partition, or why the clean would leave it alone, and until when.
 
-    Changes nothing; a broker may be running. Records are not read, so the figures are upper bounds. With --exact,
-    everything is read and counted. Exit status 1 if a partition cannot be cleaned because it is damaged, 2 if one
-    cannot be read; all other partitions are planned.
+    Of several brokers, each replica has its own line. Changes nothing; a broker may be running. Records are not read,
+    so the figures are upper bounds. With --exact, everything is read and counted. Exit status 1 if a partition cannot
+    be cleaned because it is damaged, 2 if one cannot be read; all other partitions are planned.
     """
-    paths = [named(directory) for directory in directories]
+    paths = [named(directory) for directory in directories or ()]
     if exact:
         return _plan_exactly(paths, options, engine, as_json=as_json)
     # Not imported at the top: with --exact, this is loaded while the engine starts.

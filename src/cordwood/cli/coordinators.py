@@ -10,14 +10,15 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, exit_code_of, named, show_result
-from cordwood.cli.options import Directories, Json, complete_topics, with_options
+from cordwood.cli.options import ClusterDirectories, Json, complete_topics, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.options import AbortOptions, GroupOptions, TransactionOptions
 
 
 @with_options
 def groups(
-    directories: Directories,
+    directories: ClusterDirectories = None,
+    *,
     options: GroupOptions,
     members: Annotated[
         bool, typer.Option("--members", help="Also a line per member, with its assigned partitions.")
@@ -33,7 +34,7 @@ def groups(
     from cordwood.commands import groups as groups_command
 
     with LogProgress() as progress:
-        paths = [named(directory) for directory in directories]
+        paths = [named(directory) for directory in directories or ()]
         listing = groups_command.groups(paths, options, on_progress=progress.update)
     show_result(listing, as_json=as_json, lines=groups_command.lines(listing, members=members, offsets=offsets))
     return exit_code_of(listing.problems)
@@ -41,7 +42,8 @@ def groups(
 
 @with_options
 def transactions(
-    directories: Directories,
+    directories: ClusterDirectories = None,
+    *,
     options: TransactionOptions,
     all_ids: Annotated[bool, typer.Option("--all", help="Also a line per transactional id, open or not.")] = False,
     as_json: Json = False,
@@ -54,7 +56,7 @@ def transactions(
     from cordwood.commands import transactions as transactions_command
 
     with LogProgress() as progress:
-        paths = [named(directory) for directory in directories]
+        paths = [named(directory) for directory in directories or ()]
         listing = transactions_command.transactions(paths, options, on_progress=progress.update)
     show_result(listing, as_json=as_json, lines=transactions_command.lines(listing, all_ids=all_ids))
     return exit_code_of(listing.problems)

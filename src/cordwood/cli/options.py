@@ -215,6 +215,12 @@ Directories = Annotated[
     list[str],
     typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
 ]
+ClusterDirectories = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="DIR...", help="Log directories of one or more brokers of a cluster, or partition directories."
+    ),
+]
 Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", autocompletion=complete_topics, help="Only this topic, or topics that match this glob."),

@@ -25,7 +25,6 @@ from typing import Any
 
 from cordwood.commands.coordinators import COUNTS, Beside, coverage_of
 from cordwood.commands.options import AbortOptions
-from cordwood.commands.replicas import Brokers, check_stopped
 from cordwood.commands.transactions import Coordinators, first_timestamp, fitting
 from cordwood.common.errors import ConfigError, NotFoundError, RequestError
 from cordwood.common.text import bytes_text, duration_text, names_text, number, printable, register, time_text
@@ -40,6 +39,7 @@ from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, HIGH_WATERMARKS
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
 from cordwood.storage.log.recovery import plan_recovery
+from cordwood.storage.node.cluster import Cluster, check_stopped
 from cordwood.storage.node.groups import Coverage
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.transactions import (
@@ -126,19 +126,20 @@ def _raise_high_watermarks(fs: LocalFileSystem, places: Sequence[LocatedPartitio
 class _Replicas:
     """The requested partitions, each with all its replicas."""
 
-    brokers: Brokers
+    cluster: Cluster
     by_name: Mapping[TopicPartition, Sequence[LocatedPartition]]
 
     @classmethod
     def find(cls, fs: LocalFileSystem, sources: Sequence[str], topic: str, options: AbortOptions) -> _Replicas:
         if topic == CLUSTER_METADATA_TOPIC:
             raise RequestError(f"{topic} has no transactions of producers")
-        brokers = Brokers.open(fs, sources, options.metadata, options.server_properties, options.overrides)
-        names = [one for one in brokers.partitions_of(topic) if options.partition in (None, one.partition)]
+        cluster = Cluster.open(fs, sources, options.metadata, options.server_properties, options.overrides)
+        names = [one for one in cluster.partitions_of(topic) if options.partition in (None, one.partition)]
         if not names:
             what = topic if options.partition is None else f"{topic}-{options.partition}"
             raise NotFoundError(f"no partition {what} in {names_text(sources)}")
-        return cls(brokers, {name: brokers.replicas(name, single_copy=options.single_copy) for name in names})
+        found = {name: cluster.all_replicas(name, single_copy=options.single_copy) for name in names}
+        return cls(cluster, {name: [one.place for one in replicas] for name, replicas in found.items()})
 
     @property
     def places(self) -> list[LocatedPartition]:
@@ -160,9 +161,9 @@ class _Replicas:
                 continue
             replicas = _Ending.of(name, logs, producer_id)
             found = _open_in_log(name, replicas)
-            verdict = verdict or _Verdict.of(self.brokers)
+            verdict = verdict or _Verdict.of(self.cluster)
             known = verdict.known_if_hanging(found, now_ms)
-            batch, end = replicas.end(found, known, _timestamp_type(self.brokers.nodes[0], name.topic), now_ms)
+            batch, end = replicas.end(found, known, _timestamp_type(self.cluster.nodes[0], name.topic), now_ms)
             ends.append(end)
             appends += [(log, batch) for log in replicas.open]
         if not ends:
@@ -314,23 +315,23 @@ class _Verdict:
     coverage: Coverage
 
     @classmethod
-    def of(cls, brokers: Brokers) -> _Verdict:
-        read = [Coordinators.read(Beside(node)) for node in brokers.nodes]
+    def of(cls, cluster: Cluster) -> _Verdict:
+        read = [Coordinators.read(Beside(Cluster.of(node))) for node in cluster.nodes]
         here = sorted({partition for one in read for partition in one.coverage.partitions})
-        coverage = coverage_of(brokers.nodes[0], TRANSACTION_STATE, tuple(here))
+        coverage = coverage_of(cluster, TRANSACTION_STATE, tuple(here))
         coverage = fitting(coverage, [known for one in read for known in one.known])
         if not here:
             raise RequestError(
                 f"no directory has a partition of {TRANSACTION_STATE}, which tells whether a transaction hangs: give "
                 "the directories of the brokers that have it, too"
             )
-        stale = [one for one in here if not brokers.has_current(TopicPartition(TRANSACTION_STATE, one))]
+        stale = [one for one in here if not cluster.has_current(TopicPartition(TRANSACTION_STATE, one))]
         if stale:
             names = names_text([f"{TRANSACTION_STATE}-{one}" for one in stale])
             raise RequestError(
                 f"no replica of {names} that is here is known to be in sync: give the directories of all"
             )
-        if brokers.metadata is not None and brokers.metadata.problems:
+        if cluster.metadata is not None and cluster.metadata.problems:
             coverage = replace(coverage, partition_count=None)
         return cls([one for one in read if one.coverage.partitions], coverage)
 

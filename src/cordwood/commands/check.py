@@ -6,7 +6,7 @@ named and further files only counted. The meaning of a finding for a broker appe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cordwood.commands.options import TierPlace
@@ -14,6 +14,7 @@ from cordwood.common.arguments import AnyPath, no_path, text_paths
 from cordwood.common.text import bytes_text, names_text, number, printable, register
 from cordwood.fs.base import Store
 from cordwood.storage.check import Behind, Check, CheckResult, Finding, Kind, Severity, Summary
+from cordwood.storage.check.cluster import check_metadata_logs, paths_by_broker
 from cordwood.storage.check.sampling import Looked, Quick
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.header_sample import UNITS
@@ -29,6 +30,8 @@ def check(
 ) -> CheckResult:
     """Find every inconsistency in the files at some paths. Damage has `Severity.DAMAGE`.
 
+    Of several brokers, each is checked by itself, and then their metadata logs against each other.
+
     Args:
         paths: log directories, folders of several, partitions' directories, or files.
         quick: read only the ends of large segments and of their indexes, and a sample of their batches;
@@ -43,8 +46,42 @@ def check(
     given = text_paths(paths)
     if not given:
         raise no_path("check")
-    found = Check(fs or TierPlace.of(tier, tier_keys).store(given), quick=Quick() if quick else None)
-    return CheckResult(list(found.run(given)), found.summary, found.start)
+    fs = fs or TierPlace.of(tier, tier_keys).store(given)
+    by_broker = paths_by_broker(fs, given)
+    results = {}
+    for broker, some in by_broker.items():
+        found = Check(fs, quick=Quick() if quick else None)
+        results[broker] = CheckResult(list(found.run(some)), found.summary, found.start)
+    return joined(results, check_metadata_logs(fs, by_broker)) if len(results) > 1 else next(iter(results.values()))
+
+
+def joined(results: Mapping[str, CheckResult], between: Sequence[Finding]) -> CheckResult:
+    """Return the results of several brokers as one.
+
+    Args:
+        between: findings about files of several brokers.
+    """
+    summary = Summary()
+    for one in (result.summary for result in results.values()):
+        summary.partitions += one.partitions
+        summary.files += one.files
+        summary.size_bytes += one.size_bytes
+        summary.findings += one.findings
+        if one.looked is not None:
+            summary.looked = summary.looked or Looked()
+            summary.looked.add(one.looked)
+            summary.looked.read_bytes += one.looked.read_bytes
+    summary.findings.update(finding.severity for finding in between)
+    starts = [one.start for one in results.values()]
+    start = Start(
+        any(one.is_node for one in starts),
+        sum(one.partitions for one in starts),
+        tuple(event for one in starts for event in one.events),
+        offline=sum(one.offline for one in starts),
+        unread_bytes=sum(one.unread_bytes for one in starts),
+    )
+    findings = [finding for one in results.values() for finding in one]
+    return CheckResult([*findings, *between], summary, start, results)
 
 
 # ---- findings as JSON ------------------------------------------------------------------------------------------------
@@ -57,11 +94,12 @@ _STATES = {
 }
 
 
-def finding_document(finding: Finding) -> dict[str, object]:
-    """Return a finding as one JSON value."""
+def finding_document(finding: Finding, broker: str = "") -> dict[str, object]:
+    """Return a finding as one JSON value; `broker` is empty unless there are several."""
     behind = finding.behind
     return {
         "type": "finding",
+        "broker": broker,
         "severity": finding.severity.value,
         "kind": finding.kind.value,
         "file": printable(finding.path),
@@ -99,10 +137,11 @@ def _start_document(start: Start) -> dict[str, object]:
     }
 
 
-def summary_document(summary: Summary, start: Start) -> dict[str, object]:
-    """Return the summary as one JSON value."""
+def summary_document(summary: Summary, start: Start, broker: str = "") -> dict[str, object]:
+    """Return the summary as one JSON value; `broker` is empty unless it is one of several."""
     return {
         "type": "summary",
+        "broker": broker,
         "start": _start_document(start),
         "partitions": summary.partitions.total(),
         **{state.value.removeprefix("-"): summary.partitions[state] for state in _STATES},
@@ -128,8 +167,10 @@ def _looked_document(looked: Looked) -> dict[str, object]:
 
 
 def _document(result: CheckResult) -> dict[str, Any]:
-    findings = [finding_document(one) for one in result]
-    return {"findings": findings, "summary": summary_document(result.summary, result.start)}
+    names = {id(finding): broker for broker, one in result.brokers.items() for finding in one}
+    findings = [finding_document(one, names.get(id(one), "")) for one in result]
+    brokers = [summary_document(one.summary, one.start, broker) for broker, one in result.brokers.items()]
+    return {"findings": findings, "summary": summary_document(result.summary, result.start), "brokers": brokers}
 
 
 # ---- findings as text ------------------------------------------------------------------------------------------------
@@ -144,11 +185,35 @@ _TITLES = {
 _FILES_SHOWN = 3
 
 
-def lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterator[str]:
-    """Yield lines for people: a broker's actions at start, the findings and the summary."""
+def lines(result: CheckResult) -> Iterator[str]:
+    """Yield lines for people: a broker's actions at start, the findings and the summary; of several, one by one."""
+    if not result.brokers:
+        yield from _broker_lines(result, result.summary, result.start)
+        return
+    of_brokers = {id(finding) for one in result.brokers.values() for finding in one}
+    for broker, one in result.brokers.items():
+        yield f"broker {broker}"
+        yield from _broker_lines(one, one.summary, one.start)
+        yield ""
+    between = [finding for finding in result if id(finding) not in of_brokers]
+    yield f"all {number(len(result.brokers), 'broker')}"
+    yield from _finding_lines(between)
+    if not between:
+        yield "their metadata logs agree, as far as each goes"
+    yield summary_line(result.summary)
+
+
+def _broker_lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterator[str]:
     if start.is_node or start.partitions:
         yield start.line
         yield ""
+    yield from _finding_lines(findings)
+    yield summary_line(summary)
+    if summary.looked is not None:
+        yield from _looked_lines(summary.looked, summary.size_bytes)
+
+
+def _finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     by_severity: dict[Severity, dict[Kind, dict[tuple[str, str], list[Finding]]]] = {}
     for finding in findings:
         kinds = by_severity.setdefault(finding.severity, {})
@@ -172,9 +237,6 @@ def lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterat
                 if len(group) > len(shown):
                     yield f"    … and {len(group) - len(shown)} more in {printable(directory)}"
         yield ""
-    yield summary_line(summary)
-    if summary.looked is not None:
-        yield from _looked_lines(summary.looked, summary.size_bytes)
 
 
 def _place(finding: Finding) -> str:
@@ -236,4 +298,4 @@ def megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 50_000 else f"{size_bytes:,} bytes"
 
 
-register(CheckResult, lines=lambda result: lines(result, result.summary, result.start), document=_document)
+register(CheckResult, lines=lines, document=_document)

@@ -129,6 +129,7 @@ def clean(
     """
     started = time.monotonic()
     fs = fs or options.selection.store([*paths, output, *options.paths])
+    options.named.refuse("clean")
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_to_copy(fs, sources, options.selection)

@@ -88,6 +88,7 @@ def clean_in_place(
     fs = fs or PosixFileSystem()
     advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
     paths = [local_path(path, advice.format(path)) for path in paths]
+    options.named.refuse("clean")
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     with _locked(fs, sources, options, in_place, now_ms) as site:

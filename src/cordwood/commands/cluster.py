@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from cordwood.commands.options import BrokersOptions, ClusterOptions, parse_time
+from cordwood.commands.options import BrokersOptions, ClusterOptions, MetadataPoint, parse_time
 from cordwood.common.errors import DataError, NotFoundError, RequestError
 from cordwood.common.text import Cells, Column, Presentable, cells_of, number, printable, register, table, time_text
 from cordwood.fs.base import Store
@@ -117,13 +117,13 @@ def topics(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = 
     Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
-        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        paths: log directories of one or more brokers; at least one holds `__cluster_metadata-0`. The newest is read.
 
     Raises:
         NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
         RequestError: the log does not reach back to this offset or time.
     """
-    metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
+    metadata, as_of = _read(paths, options.point, fs)
     known = [topic for name, topic in metadata.topics.items() if _is_asked_for(name, options.topics)]
     if options.topics and not known:
         raise NotFoundError(f"No topic in {as_of.path} matches {', '.join(options.topics)}")
@@ -137,13 +137,13 @@ def configs(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None =
     Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
-        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        paths: log directories of one or more brokers; at least one holds `__cluster_metadata-0`. The newest is read.
 
     Raises:
         NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
         RequestError: the log does not reach back to this offset or time.
     """
-    metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
+    metadata, as_of = _read(paths, options.point, fs)
     return ConfigsListing(as_of, tuple(_entries(metadata, options.topics)))
 
 
@@ -153,13 +153,13 @@ def brokers(paths: Sequence[str], options: BrokersOptions, *, fs: Store | None =
     Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
-        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+        paths: log directories of one or more brokers; at least one holds `__cluster_metadata-0`. The newest is read.
 
     Raises:
         NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
         RequestError: the log does not reach back to this offset or time.
     """
-    metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
+    metadata, as_of = _read(paths, options.point, fs)
     partitions = [partition for topic in metadata.topics.values() for partition in topic.partitions.values()]
     return BrokersListing(
         as_of,
@@ -189,13 +189,12 @@ def _entries(metadata: ClusterMetadata, globs: Sequence[str]) -> Iterator[Config
             yield from (ConfigEntry("topic", topic, *pair) for pair in _shown(texts).items())
 
 
-def _read(
-    paths: Sequence[str], at: str | None, metadata_path: str | None, fs: Store | None
-) -> tuple[ClusterMetadata, AsOf]:
-    fs = fs or file_system_for([*paths, metadata_path])
-    path, live = metadata_log(fs, paths, metadata_path)
+def _read(paths: Sequence[str], point: MetadataPoint, fs: Store | None) -> tuple[ClusterMetadata, AsOf]:
+    given = point.named.with_paths(paths)
+    fs = fs or file_system_for([*given, point.metadata])
+    path, live = metadata_log(fs, given, point.metadata)
     log = LogView(path, fs=fs, live=live)
-    end, last_ms = _point(log, at)
+    end, last_ms = _point(log, point.at)
     metadata = read_metadata(fs, path, live=live, end_offset=end)
     if end is not None and metadata.next_offset < end <= log.first_offset:
         raise RequestError(f"{path} begins at offset {log.first_offset}, and has no snapshot of what was at {end}")

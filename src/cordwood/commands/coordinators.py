@@ -12,7 +12,6 @@ from cordwood.common.errors import CorruptMessageError, DataError, NotFoundError
 from cordwood.common.text import number, printable
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import properties
-from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import (
     CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
@@ -20,8 +19,9 @@ from cordwood.storage.formats.messages.topics import (
     DecodedRecord,
     decode_record,
 )
+from cordwood.storage.node.cluster import Cluster, Replica, brokers_text
 from cordwood.storage.node.groups import ConsumerLogEnd, Coverage, EndSource
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.node import LocatedPartition
 from cordwood.tables.coordinators import state_records
 
 #: The broker configs that set the number of partitions when a broker creates a coordinator's topic.
@@ -35,75 +35,66 @@ OnLogs = Callable[[int, int], None]
 
 
 class Beside:
-    """A node's partitions by name."""
+    """A cluster's partitions by name. Each is read from the replica to believe; see `Cluster.believed`."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self._ends: dict[TopicPartition, ConsumerLogEnd | None] = {}
-
-    @cached_property
-    def partitions(self) -> Mapping[TopicPartition, LocatedPartition]:
-        """All partitions in the node's log directories, whether or not the user named them; the first of duplicates."""
-        found: dict[TopicPartition, LocatedPartition] = {}
-        for directory in self.node.directories:
-            for one in directory.partitions:
-                if one.name.state is DirectoryState.CURRENT:
-                    found.setdefault(one.name.topic_partition, LocatedPartition(directory, one.path, one.name))
-        return found
 
     def coordinators(self, topic: str) -> Mapping[int, LocatedPartition]:
         """Return the named partitions of a coordinator's topic; without any, all its partitions in the directories.
 
         Transactions of named data partitions are judged by all partitions of `__transaction_state`.
         """
-        there = {name.partition: one for name, one in sorted(self.partitions.items()) if name.topic == topic}
-        paths = {place.path for place in self.node.places}
-        named = {partition: place for partition, place in there.items() if place.path in paths}
-        if topic == TRANSACTION_STATE and len(named) < len(paths):
-            return there
-        return named or there
+        there = self.cluster.partitions_of(topic)
+        paths = {place.path for node in self.cluster.nodes for place in node.places}
+        named = [name for name in there if any(one.path in paths for one in self.cluster.replicas(name))]
+        others = paths - {one.path for name in named for one in self.cluster.replicas(name)}
+        chosen = there if not named or (topic == TRANSACTION_STATE and others) else named
+        return {name.partition: self.cluster.believed(name).replica.place for name in chosen}
 
     def coverage(self, topic: str) -> Coverage:
         """Report which partitions of a coordinator's topic are present."""
-        return coverage_of(self.node, topic, tuple(self.coordinators(topic)))
+        return coverage_of(self.cluster, topic, tuple(self.coordinators(topic)))
 
     @cached_property
     def topic_names(self) -> Mapping[str, str]:
         """Names of topics by their ids: from the cluster's metadata, else from `partition.metadata`."""
-        if self.node.metadata is not None:
-            return {topic.topic_id: name for name, topic in self.node.metadata.topics.items()}
+        if self.cluster.metadata is not None:
+            return {topic.topic_id: name for name, topic in self.cluster.metadata.topics.items()}
         found = {}
-        for name, place in self.partitions.items():
-            if (topic_id := place.topic_id()) is not None:
+        for name, replicas in self.cluster.partitions.items():
+            if (topic_id := replicas[0].place.topic_id()) is not None:
                 found[properties.encode_id(topic_id)] = name.topic
         return found
 
     def end_of(self, name: TopicPartition, offset: int) -> ConsumerLogEnd | None:
         """Return the end of a partition's log for a consumer at an offset, or None if the partition is missing.
 
-        The end is the high watermark of the log directory's checkpoint. It is the log end if the checkpoint has no
-        entry, or if the partition has no other replica, because a checkpoint may be some seconds old. It is also the
-        log end if the consumer's offset is above both, or if the log has lost records and ends below its checkpoint:
-        then a load lowers the high watermark.
+        The log is the leader's by the metadata; without it, that of the replica to believe. The end is the high
+        watermark of the log directory's checkpoint. It is the log end if the checkpoint has no entry, or if the
+        partition has no other replica, because a checkpoint may be some seconds old. It is also the log end if the
+        consumer's offset is above both, or if the log has lost records and ends below its checkpoint: then a load
+        lowers the high watermark.
         """
-        place = self.partitions.get(name)
-        if place is None:
+        if not self.cluster.replicas(name):
             return None
-        mark = place.directory.high_watermarks.get(name)
-        if mark is not None and self.node.replica_count(name) != 1:
-            end = self._log_end(name, place)
+        replica = self.cluster.leader(name) or self.cluster.believed(name).replica
+        mark = replica.high_watermark
+        if mark is not None and replica.node.replica_count(name) != 1:
+            end = self._log_end(replica)
             is_above = end is not None and (offset > end.offset or mark > end.offset)
             return end if is_above else ConsumerLogEnd(mark, EndSource.HIGH_WATERMARK)
-        return self._log_end(name, place)
+        return self._log_end(replica)
 
-    def _log_end(self, name: TopicPartition, place: LocatedPartition) -> ConsumerLogEnd | None:
-        if name not in self._ends:
-            self._ends[name] = self._read_end(place)
-        return self._ends[name]
+    def _log_end(self, replica: Replica) -> ConsumerLogEnd | None:
+        if replica.name not in self._ends:
+            self._ends[replica.name] = self._read_end(replica)
+        return self._ends[replica.name]
 
-    def _read_end(self, place: LocatedPartition) -> ConsumerLogEnd | None:
+    def _read_end(self, replica: Replica) -> ConsumerLogEnd | None:
         try:
-            return ConsumerLogEnd(place.log().next_offset, EndSource.LOG_END)
+            return ConsumerLogEnd(replica.place.log().next_offset, EndSource.LOG_END)
         except (OSError, NotFoundError):
             return None  # a running broker deleted it
 
@@ -144,19 +135,19 @@ class Beside:
                 on_progress(done, len(places))
 
 
-def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
+def coverage_of(cluster: Cluster, topic: str, here: tuple[int, ...]) -> Coverage:
     """Compare the present partitions of a coordinator's topic with the topic's partition count.
 
     Without a metadata log, the count is the broker's config if it is set. Else it is Kafka's default, but only if
     exactly the partitions that a broker creates by default are present. A count is wrong if a higher partition is
     present.
     """
-    if node.metadata is not None:
-        known = node.metadata.topics.get(topic)
+    if cluster.metadata is not None:
+        known = cluster.metadata.topics.get(topic)
         return Coverage(topic, here, None if known is None else len(known.partitions))
     if (name := COUNTS.get(topic)) is None:
         return Coverage(topic, here, None)
-    config = broker_config(node, [name])
+    config = broker_config(cluster.nodes[0], [name])
     count = config.integer(name)
     if config[name].explicit:
         source = f"{name}={count}, {config[name].source}"
@@ -168,6 +159,13 @@ def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
 
 
 # ---- text and JSON ---------------------------------------------------------------------------------------------------
+
+
+def brokers_lines(brokers: Sequence[str]) -> Iterator[str]:
+    """Yield a line about the brokers whose directories were read; none for a single broker."""
+    if len(brokers) > 1:
+        yield f"{brokers_text(brokers)}: of several replicas the one with the newest leader epoch and the highest end"
+
 
 #: Maximum number of unreadable records or files shown.
 _PROBLEMS_SHOWN = 5

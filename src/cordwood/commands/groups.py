@@ -1,7 +1,8 @@
-"""`groups`: the consumer groups of a broker's directories, their offsets and their lag.
+"""`groups`: the consumer groups in the directories of one or more brokers, their offsets and their lag.
 
 A group's records are in one partition of `__consumer_offsets`, and the state of share groups in `__share_group_state`.
-Lag counts to the ends of the logs in the same directories.
+Lag counts to the ends of the logs in the same directories. With the directories of all brokers, all groups and all ends
+are there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from cordwood.commands.coordinators import (
     Beside,
     OnLogs,
+    brokers_lines,
     coverage_document,
     coverage_text,
     partition_document,
@@ -25,6 +27,7 @@ from cordwood.common.text import Cells, Column, cells_of, number, printable, reg
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.groups import (
     SHARE_UPDATE,
     CommittedOffset,
@@ -34,7 +37,6 @@ from cordwood.storage.node.groups import (
     GroupListing,
     GroupMember,
 )
-from cordwood.storage.node.node import Node
 
 
 def groups(
@@ -44,24 +46,26 @@ def groups(
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
 ) -> GroupListing:
-    """List the consumer groups in one broker's directories: members, committed offsets, and lag.
+    """List the consumer groups in the directories of one or more brokers: members, committed offsets, and lag.
 
     Args:
         on_progress: called with the number of logs read so far, and of all.
 
     Raises:
         NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
     """
-    node = Node.open(fs or file_system_for([*paths, options.metadata]), paths, options.metadata)
-    return groups_of_node(node, paths, options, on_progress=on_progress)
+    given = options.named.with_paths(paths)
+    fs = fs or file_system_for([*given, options.metadata])
+    cluster = Cluster.open(fs, paths, options.metadata, named=options.named.named)
+    return groups_of_cluster(cluster, given, options, on_progress=on_progress)
 
 
-def groups_of_node(
-    node: Node, paths: Sequence[str], options: GroupOptions, *, on_progress: OnLogs | None = None
+def groups_of_cluster(
+    cluster: Cluster, paths: Sequence[str], options: GroupOptions, *, on_progress: OnLogs | None = None
 ) -> GroupListing:
-    """List the consumer groups in a node's directories, as they were when it was opened."""
-    beside = Beside(node)
+    """List the consumer groups in the directories of a cluster's brokers, as they were when it was opened."""
+    beside = Beside(cluster)
     offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
     if not offsets_topic.partitions:
         what = f"No partition of {CONSUMER_OFFSETS} in {', '.join(paths)}"
@@ -76,7 +80,7 @@ def groups_of_node(
     listed = [one for one in builder.groups() if not wanted or any(fnmatchcase(one.group_id, glob) for glob in wanted)]
     if wanted and not listed:
         raise NotFoundError(f"No group in {', '.join(paths)} matches {', '.join(wanted)}")
-    return GroupListing(tuple(listed), offsets_topic, share_topic, tuple(problems))
+    return GroupListing(tuple(listed), offsets_topic, share_topic, tuple(problems), cluster.brokers)
 
 
 # ---- the listing as text ---------------------------------------------------------------------------------------------
@@ -164,7 +168,8 @@ def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[s
 
 
 def coverage_lines(listing: GroupListing) -> Iterator[str]:
-    """Yield the coverage of the internal topics that hold groups."""
+    """Yield the brokers, and the coverage of the internal topics that hold groups."""
+    yield from brokers_lines(listing.brokers)
     for one in (listing.offsets_topic, listing.share_topic):
         if one.partitions:
             yield f"{one.topic}: {coverage_text(one)}"
@@ -205,6 +210,7 @@ def footnotes(listing: GroupListing) -> Iterator[str]:
 
 def _document(listing: GroupListing) -> dict[str, Any]:
     return {
+        "brokers": list(listing.brokers),
         "groups": [group_document(one) for one in listing.groups],
         "topics": [coverage_document(one) for one in (listing.offsets_topic, listing.share_topic)],
         "problems": [str(error) for error in listing.problems],

@@ -1,4 +1,4 @@
-"""`ls`: list the partitions of a broker's directories, with their sizes, offsets, policies and states.
+"""`ls`: list the partitions in the directories of one or more brokers, with sizes, offsets, policies and states.
 
 The table is plain text, the same on a terminal and in a pipe: columns are as wide as their content, and a name that is
 too long for its column gets a line of its own. It is rounded; the JSON document has exact bytes and milliseconds.
@@ -6,13 +6,15 @@ too long for its column gets a line of its own. It is rounded; the JSON document
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from enum import StrEnum
 from typing import Any
 
-from cordwood.commands.opening import open_node
+from cordwood.commands.opening import open_cluster
 from cordwood.commands.options import ListOptions
 from cordwood.common.config import SourceKind, show
 from cordwood.common.errors import DataError, RequestError
@@ -30,21 +32,27 @@ from cordwood.common.text import (
     table,
     time_text,
 )
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.storage.check import Finding
 from cordwood.storage.check.placement import StartWarnings
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.header_sample import UNITS
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.directory import nothing_selected
 from cordwood.storage.node.listing import (
+    BrokerListing,
     Listing,
     PartitionListing,
     Policy,
+    ReplicasListing,
     SegmentListing,
     State,
     TopicListing,
     list_directories,
     list_partitions,
+    list_replicas,
+    partition_count,
     policy_of,
 )
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
@@ -71,14 +79,14 @@ def ls(
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
 ) -> Listing:
-    """List the partitions of one broker's directories.
+    """List the partitions in the directories of one or more brokers, each replica by itself.
 
     Args:
         on_progress: called with the number of partitions listed so far, and of all.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
     return ls_as_read(paths, options, None, on_progress=on_progress, fs=fs)
@@ -92,10 +100,11 @@ def ls_as_read(
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
 ) -> Listing:
-    """List partitions as `ls` does, and pass on rows while others are read; see `list_node`."""
-    one = options.selection
-    fs = fs or one.store([*paths, options.index_place.index_dir])
-    return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress, on_rows=on_rows)
+    """List partitions as `ls` does, and pass on rows while others are read; see `list_cluster`."""
+    chosen, given = options.selection, options.named.with_paths(paths)
+    fs = fs or chosen.store([*given, options.index_place.index_dir])
+    cluster = open_cluster(fs, paths, chosen, options.named)
+    return list_cluster(cluster, given, options, on_progress=on_progress, on_rows=on_rows)
 
 
 #: Effects of a broker's next start on a partition, as states in the listing.
@@ -113,15 +122,15 @@ SHOWN_AT_ONCE = 200
 OnRows = Callable[[Listing, Sequence[PartitionListing]], bool]
 
 
-def list_node(
-    node: Node,
+def list_cluster(
+    cluster: Cluster,
     paths: Sequence[str],
     options: ListOptions,
     *,
     on_progress: Callable[[int, int], None] | None = None,
     on_rows: OnRows | None = None,
 ) -> Listing:
-    """List the partitions of a node's directories, as they were when it was opened.
+    """List the partitions in the directories of a cluster's brokers, as they were when it was opened.
 
     Args:
         on_progress: called with the number of partitions listed so far, and of all.
@@ -132,42 +141,80 @@ def list_node(
     if order is None:
         raise RequestError(f"--sort {options.sort}: give one of {', '.join(ORDERS)}")
     topics, numbers = options.selection.topics, options.selection.partitions
-    places = [place for place in node.places if is_asked_for(place, topics, numbers)]
-    if not places and (topics or numbers):
-        raise nothing_selected((place.topic for place in node.places), paths, topics, numbers)
-    head, foretold = list_directories(node), StartWarnings(node)
-    if options.sort is not None or len(places) <= SHOWN_AT_ONCE:
+    everything = [place for node in cluster.nodes for place in node.places]
+    asked = [(node, [one for one in node.places if is_asked_for(one, topics, numbers)]) for node in cluster.nodes]
+    total = sum(len(places) for _, places in asked)
+    if not total and (topics or numbers):
+        raise nothing_selected((place.topic for place in everything), paths, topics, numbers)
+    head = list_directories(cluster)
+    index_root = options.index_place.root(cluster.fs, [place.path for place in everything])
+    if options.sort is not None or total <= SHOWN_AT_ONCE:
         on_rows = None
-    if on_rows is not None:
-        places.sort(key=lambda place: _worst_first(node, place))
-    portions = list_partitions(
+    found: list[PartitionListing] = []
+    done = 0
+    for node, places in asked:
+        if on_rows is not None:
+            places.sort(key=functools.partial(_worst_first, node))
+        looked: list[PartitionListing | None] = []
+        for portion in _list_node(node, places, head, options, index_root):
+            looked += portion
+            if on_progress is not None:
+                for number_done in range(done + 1, done + len(portion) + 1):
+                    on_progress(number_done, total)
+            done += len(portion)
+            if on_rows is not None and not on_rows(head, [one for one in portion if one is not None]):
+                return _summed(cluster, head, found + _in_order(node, looked), order)
+        found += _in_order(node, looked)
+    return _summed(cluster, head, found, order)
+
+
+def _list_node(
+    node: Node, places: Sequence[LocatedPartition], head: Listing, options: ListOptions, index_root: str | None
+) -> Iterator[list[PartitionListing | None]]:
+    """List partitions of one broker, in growing portions."""
+    foretold = StartWarnings(node)
+    return list_partitions(
         node,
         places,
         head.directories,
         index_entries=options.index_entries,
         exact=options.exact,
-        index_root=options.index_place.root(node.fs, [place.path for place in node.places]),
+        index_root=index_root,
         foretell=lambda place, one: _foretold(one, foretold.of_partition(place)),
     )
-    looked: list[PartitionListing | None] = []
-    for portion in portions:
-        looked += portion
-        if on_progress is not None:
-            for done in range(len(looked) - len(portion) + 1, len(looked) + 1):
-                on_progress(done, len(places))
-        if on_rows is not None and not on_rows(head, [one for one in portion if one is not None]):
-            break
+
+
+def _in_order(node: Node, looked: Sequence[PartitionListing | None]) -> list[PartitionListing]:
+    """Return listed partitions in the order of their node, without those that are gone."""
     by_path = {one.path: one for one in looked if one is not None}
-    found = [by_path[place.path] for place in node.places if place.path in by_path]
+    return [by_path[place.path] for place in node.places if place.path in by_path]
+
+
+def _summed(
+    cluster: Cluster,
+    head: Listing,
+    found: list[PartitionListing],
+    order: Callable[[PartitionListing | TopicListing], float],
+) -> Listing:
+    """Return the listing of partitions with all sums."""
+    if not cluster.is_one_broker:
+        found.sort(key=_by_name)  # stable, so that replicas are in the order of the brokers
     by_topic: dict[str, list[PartitionListing]] = {}
     for partition in found:
         if partition.topic_partition is not None:
             by_topic.setdefault(partition.topic_partition.topic, []).append(partition)
+    partitions = tuple(sorted(found, key=order))
     return replace(
         head,
-        partitions=tuple(sorted(found, key=order)),
+        partitions=partitions,
         topics=tuple(sorted(itertools.starmap(TopicListing.of, by_topic.items()), key=order)),
+        brokers=tuple(BrokerListing.of(node, found) for node in cluster.nodes),
+        by_partition=list_replicas(cluster, partitions),
     )
+
+
+def _by_name(one: PartitionListing) -> TopicPartition:
+    return TopicPartition(one.name, -1) if one.topic_partition is None else one.topic_partition
 
 
 def _foretold(one: PartitionListing, found: Sequence[Finding]) -> PartitionListing:
@@ -230,6 +277,8 @@ _SHARE, _SHARE_MIN = "SHARE", 0.001
 _REMOTE, _TO_COPY = "REMOTE", "TO COPY"
 #: Column of the segments of tiered partitions.
 _PLACE = "PLACE"
+#: Columns of replicas; shown if the directories belong to several brokers.
+_BROKER, _ROLE, _REPLICAS = "BROKER", "ROLE", "REPLICAS"
 #: Number of partitions that are named after a large listing.
 _DIRTIEST = 5
 
@@ -241,6 +290,8 @@ def records_text(one: PartitionListing | SegmentListing | TopicListing) -> str:
 
 _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name)),
+    (Column(_BROKER), lambda one: printable(one.broker) or "-"),
+    (Column(_ROLE), lambda one: one.role or "-"),
     (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
     (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
@@ -268,6 +319,7 @@ _OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
 _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("TOPIC"), lambda one: printable(one.name)),
     (Column("PARTITIONS", right=True), lambda one: f"{one.partitions:,}"),
+    (Column(_REPLICAS, right=True), lambda one: f"{one.replicas:,}"),
     (Column(_OF_THESE), lambda one: ", ".join(itertools.starmap(_some, one.states)) or "-"),
     (Column("SEGMENTS", right=True), lambda one: f"{one.segment_count:,}"),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
@@ -279,6 +331,48 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
     (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
     (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
+)
+
+
+def _of_sums(cell: Callable[[TopicListing], str]) -> Callable[[BrokerListing], str]:
+    return lambda one: cell(one.sums)
+
+
+_BROKER_COLUMNS: Sequence[tuple[Column, Callable[[BrokerListing], str]]] = (
+    (Column(_BROKER), lambda one: printable(one.name) or "-"),
+    (Column("DIRECTORIES", right=True), lambda one: f"{one.directories:,}"),
+    (Column("LEADS", right=True), lambda one: "-" if one.leads is None else f"{one.leads:,}"),
+    *(
+        (column, _of_sums(cell))
+        for column, cell in _TOPIC_COLUMNS
+        if column.title not in ("TOPIC", _REPLICAS, "POLICY")
+    ),
+)
+
+
+def _spread(
+    of: Callable[[PartitionListing], int], text: Callable[[int], str] = str
+) -> Callable[[ReplicasListing], str]:
+    """Return the text of the lowest and the highest value of all replicas, or of their only value."""
+
+    def cell(one: ReplicasListing) -> str:
+        lowest, highest = (text(value) for value in one.spread(of))
+        return lowest if lowest == highest else f"{lowest} – {highest}"
+
+    return cell
+
+
+_REPLICAS_COLUMNS: Sequence[tuple[Column, Callable[[ReplicasListing], str]]] = (
+    (Column("PARTITION"), lambda one: printable(str(one.topic_partition))),
+    (Column("LEADER", right=True), lambda one: "-" if one.leader is None else str(one.leader)),
+    (Column(_REPLICAS), lambda one: "-" if one.assigned is None else ",".join(map(str, one.assigned))),
+    (Column("HERE"), lambda one: ",".join(printable(name) or "-" for name in one.brokers)),
+    (Column("SEGMENTS", right=True), _spread(lambda one: one.segment_count)),
+    (Column("BYTES", right=True), _spread(lambda one: one.size_bytes, bytes_text)),
+    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
+    (Column("START", right=True), _spread(lambda one: one.log_start_offset)),
+    (Column("NEXT", right=True), _spread(lambda one: one.log_end_offset)),
+    (Column("POLICY"), lambda one: "; ".join(dict.fromkeys(policy_text(each.policy) for each in one.replicas))),
 )
 
 _SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
@@ -301,23 +395,40 @@ def segment_columns(segments: Iterable[SegmentListing]) -> Sequence[tuple[Column
     return [(column, cell) for column, cell in _SEGMENT_COLUMNS if is_tiered or column.title != _PLACE]
 
 
-def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
-    """Yield the listing as lines for people: one per partition, segment or topic."""
+class By(StrEnum):
+    """What a row of `ls` stands for."""
+
+    REPLICA = "replica"  #: a partition's directory
+    PARTITION = "partition"  #: all replicas of a partition
+    TOPIC = "topic"
+    BROKER = "broker"
+
+
+def lines(listing: Listing, *, segments: bool = False, by: By = By.REPLICA) -> Iterator[str]:
+    """Yield the listing as lines for people: one per segment; else per replica, partition, topic or broker."""
     yield from _first_lines(listing, listing.partitions)
     if segments:
-        named = [(printable(one.name), segment) for one in listing.partitions for segment in one.segments]
+        named = [(one, segment) for one in listing.partitions for segment in one.segments]
         columns = segment_columns(segment for _, segment in named)
-        rows = [[name, *(cell(segment) for _, cell in columns)] for name, segment in named]
-        yield from table([_PARTITION_COLUMNS[0][0], *(column for column, _ in columns)], rows)
+        of = [pair for pair in shown_columns(listing) if pair[0].title in ("PARTITION", _BROKER)]
+        rows = [[*(cell(one) for _, cell in of), *(cell(each) for _, cell in columns)] for one, each in named]
+        yield from table([*(column for column, _ in of), *(column for column, _ in columns)], rows)
     else:
-        shown = shown_columns(listing, by_topic=by_topic)
-        yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
+        rows_by: Mapping[By, Sequence[object]] = {
+            By.REPLICA: listing.partitions,
+            By.PARTITION: listing.by_partition,
+            By.TOPIC: listing.topics,
+            By.BROKER: listing.brokers,
+        }
+        yield from table(*cells_of(shown_columns(listing, by=by), rows_by[by]))
     yield from _last_lines(listing)
 
 
 def _first_lines(listing: Listing, partitions: Sequence[PartitionListing]) -> Iterator[str]:
     for directory in listing.directories:
         node = "" if directory.node_id is None else f"node {directory.node_id}, "
+        if directory.broker not in ("", str(directory.node_id)):
+            node = f"broker {printable(directory.broker)}, {node}"
         yield f"{printable(directory.path)}: {node}{directory.summary}"
         yield from (f"  {printable(str(error))}" for error in directory.problems)
     yield from _metadata_lines(listing, partitions)
@@ -348,7 +459,8 @@ class RowsAsRead:
             head: the listing without partitions.
         """
         by_request = not all(one.headers_read for one in partitions)
-        cells = [one for one in _PARTITION_COLUMNS if not (by_request and one[0].title in _OF_HEADERS)]
+        hidden = (*(_OF_HEADERS if by_request else ()), *(() if _has_several(head) else (_BROKER, _ROLE)))
+        cells = [one for one in _PARTITION_COLUMNS if one[0].title not in hidden]
         rows = table(*cells_of(cells, partitions), widths=self._widths)
         if not self.is_begun:
             yield from _first_lines(head, partitions)
@@ -371,15 +483,28 @@ class RowsAsRead:
             yield f"most dirty bytes: {', '.join(named)}; --sort dirty lists all in this order"
 
 
-def shown_columns(listing: Listing, *, by_topic: bool = False) -> Cells:
-    """Return the columns for partitions or topics, without empty columns."""
-    hidden = set(_hidden(listing))
-    of: Cells = _TOPIC_COLUMNS if by_topic else _PARTITION_COLUMNS
-    return [one for one in of if one[0].title not in hidden]
+_COLUMNS: Mapping[By, Cells] = {
+    By.REPLICA: _PARTITION_COLUMNS,
+    By.PARTITION: _REPLICAS_COLUMNS,
+    By.TOPIC: _TOPIC_COLUMNS,
+    By.BROKER: _BROKER_COLUMNS,
+}
+
+
+def shown_columns(listing: Listing, *, by: By = By.REPLICA) -> Cells:
+    """Return the columns of a table, without empty columns."""
+    hidden = set(_hidden(listing)) if by in (By.REPLICA, By.TOPIC) else set()
+    return [one for one in _COLUMNS[by] if one[0].title not in hidden]
+
+
+def _has_several(listing: Listing) -> bool:
+    return len(listing.brokers) > 1
 
 
 def _hidden(listing: Listing) -> Iterable[str]:
     """Yield the titles of columns without content."""
+    if not _has_several(listing):
+        yield from (_BROKER, _ROLE, _REPLICAS)
     if not _headers_read(listing):
         yield from _OF_HEADERS
     if not any(one.index_bytes for one in listing.partitions):
@@ -407,8 +532,11 @@ def _metadata_lines(listing: Listing, partitions: Sequence[PartitionListing]) ->
 
 def _totals(listing: Listing) -> str:
     partitions = listing.partitions
+    several = _has_several(listing)
     parts = [
-        number(len(partitions), "partition"),
+        *([number(len(listing.brokers), "broker")] if several else []),
+        number(partition_count(partitions), "partition"),
+        *([number(len(partitions), "replica")] if several else []),
         number(sum(len(one.segments) for one in partitions), "segment"),
         bytes_text(sum(one.size_bytes for one in partitions)),
         f"{bytes_text(sum(one.disk_bytes for one in partitions))} on disk",
@@ -491,6 +619,7 @@ def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
                 "path": one.path,
                 "state": one.state,
                 "summary": one.summary,
+                "broker": one.broker,
                 "node_id": one.node_id,
                 "cluster_id": one.cluster_id,
                 "problems": [str(error) for error in one.problems],
@@ -508,8 +637,11 @@ def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
         },
         "partitions": [partition_document(one, segments=segments) for one in listing.partitions],
         "topics": [_topic(one) for one in listing.topics],
+        "brokers": [_broker(one) for one in listing.brokers],
+        "by_partition": [_replicas(one) for one in listing.by_partition],
         "totals": {
-            "partitions": len(listing.partitions),
+            "partitions": partition_count(listing.partitions),
+            "replicas": len(listing.partitions),
             "segments": sum(len(one.segments) for one in listing.partitions),
             "size_bytes": sum(one.size_bytes for one in listing.partitions),
             "disk_bytes": sum(one.disk_bytes for one in listing.partitions),
@@ -528,6 +660,8 @@ def partition_document(listing: PartitionListing, *, segments: bool = False) -> 
         "path": listing.path,
         "topic": None if name is None else name.topic,
         "partition": None if name is None else name.partition,
+        "broker": listing.broker,
+        "role": listing.role,
         "state": list(listing.states),
         "segments": len(listing.segments),
         "size_bytes": listing.size_bytes,
@@ -562,7 +696,43 @@ def partition_document(listing: PartitionListing, *, segments: bool = False) -> 
 def _topic(topic: TopicListing) -> dict[str, Any]:
     return {
         "topic": topic.name,
+        **_sums(topic),
+    }
+
+
+def _broker(broker: BrokerListing) -> dict[str, Any]:
+    return {
+        "broker": broker.name,
+        "node_id": broker.node_id,
+        "directories": broker.directories,
+        "leads": broker.leads,
+        **_sums(broker.sums),
+    }
+
+
+def _replicas(partition: ReplicasListing) -> dict[str, Any]:
+    def spread(of: Callable[[PartitionListing], int]) -> dict[str, int]:
+        lowest, highest = partition.spread(of)
+        return {"min": lowest, "max": highest}
+
+    return {
+        "topic": partition.topic_partition.topic,
+        "partition": partition.topic_partition.partition,
+        "leader": partition.leader,
+        "assigned": None if partition.assigned is None else list(partition.assigned),
+        "brokers": list(partition.brokers),
+        "segments": spread(lambda one: one.segment_count),
+        "size_bytes": spread(lambda one: one.size_bytes),
+        "disk_bytes": partition.disk_bytes,
+        "log_start_offset": spread(lambda one: one.log_start_offset),
+        "log_end_offset": spread(lambda one: one.log_end_offset),
+    }
+
+
+def _sums(topic: TopicListing) -> dict[str, Any]:
+    return {
         "partition_count": topic.partitions,
+        "replica_count": topic.replicas,
         "states": [
             {"state": state, "partition_count": count, "disk_bytes": size} for state, count, size in topic.states
         ],

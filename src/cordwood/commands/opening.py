@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cordwood.cleaning.rules.offset_map import keys_max, slots_of
 from cordwood.cleaning.rules.plan import Choices, Decision, OffsetMapSize, PartitionPlan
 from cordwood.cleaning.rules.precedence import KEEP_RULE
-from cordwood.commands.options import ChosenPartitions, Selection
+from cordwood.commands.options import ChosenPartitions, NamedBrokers, Selection
 from cordwood.common.arguments import AnyPath
 from cordwood.common.config import BrokerConfig, Layer, SourceKind, resolve_broker
 from cordwood.common.errors import ConfigError, NotFoundError, RequestError
@@ -18,6 +18,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.directory import PathKind, look, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
@@ -36,11 +37,27 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
         NotFoundError: no path exists, or a config names a topic without partitions here, perhaps misspelt.
     """
     node = Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
-    asked = [one.source.subject for one in node.said if one.source.kind is SourceKind.TOPIC_OVERRIDE]
-    unknown = [topic for topic in asked if topic not in node.topics]
-    if unknown:
-        raise nothing_selected(node.topics, paths, unknown, [], asked_by="--config")
+    _check_topics_of_configs(Cluster.of(node), paths)
     return node
+
+
+def open_cluster(fs: Store, paths: Sequence[str], selection: Selection, brokers: NamedBrokers) -> Cluster:
+    """Open the directories of one or more brokers with the configs of a selection; see `Cluster.open`.
+
+    Raises:
+        NotFoundError: no path exists, or a config names a topic without partitions here, perhaps misspelt.
+    """
+    chosen = selection.metadata, selection.server_properties, selection.overrides
+    cluster = Cluster.open(fs, paths, *chosen, named=brokers.named)
+    _check_topics_of_configs(cluster, brokers.with_paths(paths))
+    return cluster
+
+
+def _check_topics_of_configs(cluster: Cluster, paths: Sequence[str]) -> None:
+    said, known = cluster.nodes[0].said, frozenset[str]().union(*(node.topics for node in cluster.nodes))
+    asked = [one.source.subject for one in said if one.source.kind is SourceKind.TOPIC_OVERRIDE]
+    if unknown := [topic for topic in asked if topic not in known]:
+        raise nothing_selected(known, paths, unknown, [], asked_by="--config")
 
 
 def open_to_copy(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
@@ -64,6 +81,15 @@ def select_partitions(
     if not selected:
         raise nothing_selected((place.topic for place in places), paths, topics, partitions)
     return selected
+
+
+def select_believed(cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions) -> Sequence[LocatedPartition]:
+    """Return the selected partitions within the paths; of several brokers, each partition's replica to believe."""
+    places = select_partitions((place for node in cluster.nodes for place in node.places), paths, chosen)
+    if cluster.is_one_broker:
+        return places
+    names = {place.name.topic_partition for place in places if place.name is not None}
+    return [cluster.believed(name).replica.place for name in cluster.partitions if name in names]
 
 
 def recovery_settings(node: Node, topic: str) -> RecoverySettings:

@@ -147,6 +147,53 @@ class Selection(ChosenPartitions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBrokers:
+    """Log directories of brokers that the user names, because no meta.properties does."""
+
+    PANEL: ClassVar[str] = "Several brokers"
+
+    brokers: Annotated[
+        Sequence[str],
+        Option(
+            "Also this log directory, of the broker with this name (its node.id, if it is known): for directories "
+            "without meta.properties.",
+            flag="--broker",
+            metavar="NAME=DIR",
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        """Raise RequestError for a text without a name or without a path."""
+        for text in self.brokers:
+            name, _, path = text.partition("=")
+            if not path or not re.fullmatch(r"[A-Za-z0-9._-]+", name, re.ASCII):
+                raise RequestError(f"--broker {text}: give NAME=DIR, such as 1=/backup/broker-1")
+
+    @property
+    def named(self) -> tuple[tuple[str, str], ...]:
+        """The broker's name and path of each. A path may have further `=`, as in `1=s3://bucket/date=2026-11-29`."""
+        return tuple((name, path) for name, _, path in (text.partition("=") for text in self.brokers))
+
+    def refuse(self, verb: str) -> None:
+        """Raise RequestError if brokers are named, for a verb that takes the directories of one broker."""
+        if self.brokers:
+            raise RequestError(f"--broker: {verb} takes the directories of one broker at a time, as DIR")
+
+    def with_paths(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Return the paths of all directories, these and those of the brokers.
+
+        Raises:
+            RequestError: there are none.
+        """
+        found = (*paths, *(path for _, path in self.named))
+        if not found:
+            raise RequestError(
+                "Missing argument: give DIR, log directories of one or more brokers, or --broker NAME=DIR"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
     """The location of the partitions' key indexes."""
 
@@ -253,6 +300,7 @@ class ListOptions:
             metavar="ORDER",
         ),
     ] = None
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +312,7 @@ class GroupOptions:
         Option("Only groups with this name, or matching this glob.", flag="--group", metavar="GROUP"),
     ] = ()
     metadata: Annotated[str | None, METADATA] = None
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +323,7 @@ class TransactionOptions:
     now_ms: Annotated[
         int | None, Option("Compute ages as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
     ] = None
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +335,7 @@ class MetadataPoint:
         Option("As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.", metavar="OFFSET|TIME"),
     ] = None
     metadata: Annotated[str | None, METADATA] = None
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +424,7 @@ class WhyOptions:
             metavar="WHAT=PRICE",
         ),
     ] = ()
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
     def __post_init__(self) -> None:
         """Raise RequestError for a text that is not a price."""
@@ -396,6 +448,7 @@ class PlanOptions:
     now_ms: Annotated[int | None, NOW] = None
     choices: Choices = field(default_factory=Choices)
     index_place: IndexPlace = field(default_factory=IndexPlace)
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
     def at(self, clock: Clock) -> tuple[PlanOptions, int]:
         """Return the options with their time, by default the clock's; and this time."""

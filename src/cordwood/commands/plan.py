@@ -1,4 +1,4 @@
-"""`plan`: the decisions of a clean of a broker's directories, with reasons, without changes.
+"""`plan`: the decisions of a clean of the directories of one or more brokers, with reasons, without changes.
 
 This module collects facts: names and sizes, checkpoints, indexes, configs, batch headers. It reads no record, starts no
 Spark and changes no file. `rules.selection` makes the decisions from the facts.
@@ -36,7 +36,7 @@ from cordwood.cleaning.rules.plan import (
     utc,
 )
 from cordwood.cleaning.rules.selection import Obstacle, policy_in_doubt, why_never
-from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
+from cordwood.commands.opening import limited_by_map, offset_map_size, open_cluster, select_partitions
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.why.facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
 from cordwood.commands.why.reasons import causes_of
@@ -79,17 +79,32 @@ SETTINGS = (
 
 
 def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock) -> Plan:
-    """Plan a clean of one broker's directories, without reading records or changing anything.
+    """Plan a clean of the directories of one or more brokers, without reading records or changing anything.
+
+    A clean takes the directories of one broker at a time; the plan has each replica by itself.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; the directories belong to different brokers; an offset is negative; or the
+        RequestError: a path is a file; the directories belong to different clusters; an offset is negative; or the
             offset map has no room for a single key.
         ConfigError: Kafka would not accept a config.
     """
-    selection = options.selection
-    fs = fs or selection.store(paths)
-    return plan_node(open_node(fs, paths, selection), paths, options, clock=clock, with_causes=True)
+    selection, given = options.selection, options.named.with_paths(paths)
+    fs = fs or selection.store(given)
+    cluster = open_cluster(fs, paths, selection, options.named)
+    options, now_ms = options.at(clock)
+    if cluster.is_one_broker:
+        return plan_node(cluster.nodes[0], given, options, clock=clock, with_causes=True)
+    everything = [place for node in cluster.nodes for place in node.places]
+    selected = {place.path for place in select_partitions(everything, given, selection)}
+    plans = [
+        replace(partition, broker=node.name)
+        for node in cluster.nodes
+        if any(place.path in selected for place in node.places)
+        for partition in plan_node(node, given, options, clock=clock, with_causes=True).partitions
+    ]
+    plans.sort(key=lambda one: one.topic_partition or TopicPartition(one.path, -1))
+    return Plan(now_ms, tuple(plans), options.choices)
 
 
 def plan_node(

@@ -71,6 +71,7 @@ def plan_exact(
     """
     started = time.monotonic()
     fs = fs or options.selection.store([*paths, *options.paths])
+    options.named.refuse("plan --exact")
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)

@@ -1,4 +1,4 @@
-"""`transactions`: the open transactions in the logs of a broker's directories, and the data that they hold back.
+"""`transactions`: the open transactions in the logs of one or more brokers, and the data that they hold back.
 
 The logs are read first, then `__transaction_state`. While a broker runs, a transaction that begins or ends in between
 would seem unknown to all coordinators; so open transactions of a live log are read once more at the end.
@@ -16,13 +16,14 @@ from cordwood.cleaning.rules.plan import Bound, Choices
 from cordwood.commands.coordinators import (
     Beside,
     OnLogs,
+    brokers_lines,
     coverage_document,
     coverage_text,
     partition_document,
     partitions_text,
     problem_lines,
 )
-from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.opening import open_cluster, select_believed
 from cordwood.commands.options import Selection, TransactionOptions
 from cordwood.commands.plan import plan_partition
 from cordwood.common.errors import ConfigError, DataError, NotFoundError
@@ -34,9 +35,10 @@ from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, Directory
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.directory import is_wanted
 from cordwood.storage.node.groups import Coverage
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.node.transactions import (
     OpenInLog,
     OpenTransaction,
@@ -58,23 +60,24 @@ def transactions(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> TransactionListing:
-    """List the open transactions in one broker's directories, and the data that they hold back.
+    """List the open transactions in the directories of one or more brokers, and the data that they hold back.
 
     Args:
         on_progress: called with the number of partitions read so far, and of all.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
-    selection = options.selection
-    fs = fs or selection.store(paths)
-    return transactions_of_node(open_node(fs, paths, selection), paths, options, on_progress=on_progress, clock=clock)
+    selection, given = options.selection, options.named.with_paths(paths)
+    fs = fs or selection.store(given)
+    cluster = open_cluster(fs, paths, selection, options.named)
+    return transactions_of_cluster(cluster, given, options, on_progress=on_progress, clock=clock)
 
 
-def transactions_of_node(
-    node: Node,
+def transactions_of_cluster(
+    cluster: Cluster,
     paths: Sequence[str],
     options: TransactionOptions,
     *,
@@ -82,14 +85,14 @@ def transactions_of_node(
     on_progress: OnLogs | None = None,
     clock: Clock = system_clock,
 ) -> TransactionListing:
-    """List the open transactions in a node's directories, as they were when it was opened.
+    """List the open transactions in the directories of a cluster's brokers, as they were when it was opened.
 
     Args:
         exact: read all headers after the newest producer snapshot of each log, also where a sample has no transaction.
     """
     now_ms = clock() if options.now_ms is None else options.now_ms
-    beside = Beside(node)
-    places = [one for one in select_partitions(node.places, paths, options.selection) if _may_have_transactions(one)]
+    beside = Beside(cluster)
+    places = [one for one in select_believed(cluster, paths, options.selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
     found: list[tuple[LocatedPartition, OpenInLog]] = []
     sampled: list[TopicPartition] = []
@@ -102,7 +105,8 @@ def transactions_of_node(
     for place, one in found:
         if not place.directory.live or _is_still_open(place, one, now_ms):
             held = _first_uncleanable(beside, place, now_ms) if one.is_first else None
-            logs.append(replace(one, first_uncleanable_offset=held))
+            broker = cluster.node_of(place).name
+            logs.append(replace(one, first_uncleanable_offset=held, broker=broker))
     listed = [one for one in coordinators.judge(logs, now_ms) if one.logs or _may_be_asked_for(one, options.selection)]
     problems += coordinators.unread
     return TransactionListing(
@@ -113,6 +117,7 @@ def transactions_of_node(
         len(places),
         tuple(problems),
         tuple(sampled),
+        cluster.brokers,
     )
 
 
@@ -164,8 +169,8 @@ def fitting(coverage: Coverage, known: Iterable[TransactionalId]) -> Coverage:
 class Outlooks:
     """Judges the transactions that hold back logs. `__transaction_state` is read once, on demand."""
 
-    def __init__(self, node: Node, now_ms: int) -> None:
-        self._beside = Beside(node)
+    def __init__(self, cluster: Cluster, now_ms: int) -> None:
+        self._beside = Beside(cluster)
         self._now_ms = now_ms
 
     @cached_property
@@ -264,7 +269,7 @@ def _is_still_open(place: LocatedPartition, open_log: OpenInLog, now_ms: int) ->
 def _first_uncleanable(beside: Beside, place: LocatedPartition, now_ms: int) -> int | None:
     """Return the offset where the last stable offset stops the cleaner, or None if it does not."""
     try:
-        plan = plan_partition(beside.node, place, Choices(), now_ms)
+        plan = plan_partition(beside.cluster.node_of(place), place, Choices(), now_ms)
     except ConfigError:
         return None
     if plan is None or plan.compaction is None or plan.compaction.range.bound is not Bound.LAST_STABLE_OFFSET:
@@ -345,6 +350,7 @@ MEANINGS: Mapping[Outlook, str] = {
 
 def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str]:
     """Yield lines for people: open transactions and their logs; with `all_ids` also all transactional ids."""
+    yield from brokers_lines(listing.brokers)
     if listing.state_topic.partitions:
         yield f"{listing.state_topic.topic}: {coverage_text(listing.state_topic)}"
     else:
@@ -403,6 +409,7 @@ def ends_of(listing: TransactionListing) -> Iterator[str]:
 def _document(listing: TransactionListing) -> dict[str, Any]:
     return {
         "now_ms": listing.now_ms,
+        "brokers": list(listing.brokers),
         "transactions": [_transaction(one) for one in listing.transactions],
         "transactional_ids": [_transactional_id(one) for one in listing.transactional_ids],
         "state_topic": coverage_document(listing.state_topic),
@@ -432,6 +439,7 @@ def _transaction(transaction: OpenTransaction) -> dict[str, Any]:
 def _log(open_log: OpenInLog) -> dict[str, Any]:
     return {
         **partition_document(open_log.partition),
+        "broker": open_log.broker,
         "outlook": open_log.outlook,
         "producer_epoch": open_log.producer_epoch,
         "first_offset": open_log.first_offset,

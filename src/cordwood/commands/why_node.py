@@ -1,4 +1,4 @@
-"""`why`: the reasons for the size of each partition of a broker, and advice.
+"""`why`: the reasons for the size of each partition of one or more brokers, and advice.
 
     partition ─► plan ─────────┐   commands.plan: names, sizes, checkpoints, indexes, configs, some batch headers
        ├───────► disk usage ───┤   storage.node.disk_usage
@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from cordwood.cleaning.rules.plan import Bound, Choices, Decision
 from cordwood.commands.coordinators import OnLogs
-from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.opening import open_cluster, select_partitions
 from cordwood.commands.options import Prices, WhyOptions
 from cordwood.commands.plan import plan_with_facts
 from cordwood.commands.transactions import Outlooks
@@ -69,6 +69,7 @@ from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.index.key_sample import CountSource, KeyCounts, count_keys
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.cluster import Cluster, brokers_text
 from cordwood.storage.node.node import LocatedPartition, Node
 
 _R = TypeVar("_R")
@@ -85,38 +86,58 @@ def why(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> WhyResult:
-    """Explain the size of the partitions in one broker's directories, and what to do about it.
+    """Explain the size of the partitions in the directories of one or more brokers, and what to do about it.
 
     Partitions that could lose most come first. Nothing is changed; a broker may be running.
 
     Args:
-        on_progress: called with the number of explained partitions, and of all.
+        on_progress: called with the number of explained replicas, and of all.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
-    chosen = options.selection
-    fs = fs or chosen.store([*paths, options.index_place.index_dir])
-    return why_node(open_node(fs, paths, chosen), paths, options, on_progress=on_progress, clock=clock)
+    chosen, given = options.selection, options.named.with_paths(paths)
+    fs = fs or chosen.store([*given, options.index_place.index_dir])
+    cluster = open_cluster(fs, paths, chosen, options.named)
+    return why_cluster(cluster, given, options, on_progress=on_progress, clock=clock)
 
 
-def why_node(
-    node: Node,
+def why_cluster(
+    cluster: Cluster,
     paths: Sequence[str],
     options: WhyOptions,
     *,
     on_progress: OnLogs | None = None,
     clock: Clock = system_clock,
 ) -> WhyResult:
-    """Explain the size of the partitions in a node's directories, as they were when it was opened."""
+    """Explain the size of the partitions in the directories of a cluster's brokers, as they were when it was opened."""
     now_ms = clock() if options.now_ms is None else options.now_ms
-    fs, chosen = node.fs, options.selection
-    places = list(select_partitions(node.places, paths, chosen))
+    everything = [place for node in cluster.nodes for place in node.places]
+    selected = {place.path for place in select_partitions(everything, paths, options.selection)}
+    root = options.index_place.root(cluster.fs, [place.path for place in everything])
+    shared = _Shared(options, now_ms, Outlooks(cluster, now_ms), root)
+    found: list[WhyPartition] = []
+    done = 0
+    for node in cluster.nodes:
+        places = [place for place in node.places if place.path in selected]
+        for partition in _explained(node, places, _planner(node, places, options, now_ms), shared):
+            found += [] if partition is None else [partition]
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(selected))
+    if not cluster.is_one_broker:
+        found = _with_replicas(cluster, found)
+    ranked = sorted(found, key=_could_lose_most)
+    return WhyResult(now_ms, tuple(ranked), tuple(shared.not_counted), cluster.brokers)
+
+
+def _planner(node: Node, places: list[LocatedPartition], options: WhyOptions, now_ms: int) -> Planner:
+    """Return a planner for partitions; if they are several, list their files, and sort them by size, largest first."""
     entries: dict[str, Sequence[FileInfo]] = {}
     if len(places) > 1:
-        listed = _portions(node, lambda place: _listed(fs, place), places)
+        listed = _portions(node, lambda place: _listed(node.fs, place), places)
         entries = {
             place.path: found
             for place, found in zip(places, itertools.chain.from_iterable(listed), strict=True)
@@ -130,39 +151,42 @@ def why_node(
         found = None if place.directory.live else found
         return plan_with_facts(node, place, Choices(), now_ms, exact=options.exact, entries=found)
 
-    return why_of(
-        node,
-        places,
-        plan,
-        options,
-        now_ms,
-        on_progress=on_progress,
-    )
+    return plan
 
 
 def why_of(
-    node: Node,
-    places: Sequence[LocatedPartition],
-    planner: Planner,
-    options: WhyOptions,
-    now_ms: int,
-    *,
-    on_progress: OnLogs | None = None,
+    node: Node, places: Sequence[LocatedPartition], planner: Planner, options: WhyOptions, now_ms: int
 ) -> WhyResult:
-    """Explain the size of partitions, with plans from `planner`; see `why_node`."""
+    """Explain the size of partitions of a broker, with plans from `planner`; see `why_cluster`."""
     root = options.index_place.root(node.fs, [place.path for place in places])
-    look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)
-    found = []
-    done = 0
+    cluster = Cluster.of(node)
+    shared = _Shared(options, now_ms, Outlooks(cluster, now_ms), root)
+    found = [one for one in _explained(node, places, planner, shared) if one is not None]
+    return WhyResult(now_ms, tuple(sorted(found, key=_could_lose_most)), tuple(shared.not_counted), cluster.brokers)
+
+
+def _explained(
+    node: Node, places: Sequence[LocatedPartition], planner: Planner, shared: _Shared
+) -> Iterator[WhyPartition | None]:
+    """Yield the explanation of each partition of a broker; None for one that was deleted."""
+    look = _Look(node, shared, cleaner_enabled(node))
     for portion in _portions(node, lambda place: look.read(place, planner), places):
         for read in portion:
-            partition = None if read is None else look.explain(read)
-            found += [] if partition is None else [partition]
-            done += 1
-            if on_progress is not None:
-                on_progress(done, len(places))
-    ranked = sorted(found, key=_could_lose_most)
-    return WhyResult(now_ms, tuple(ranked), tuple(look.not_counted))
+            yield None if read is None else look.explain(read)
+
+
+def _with_replicas(cluster: Cluster, found: Sequence[WhyPartition]) -> list[WhyPartition]:
+    """Return partitions with their other replicas: the leader's with all others, else the first."""
+    by_name: dict[str, list[WhyPartition]] = {}
+    for one in found:
+        by_name.setdefault(one.name, []).append(one)
+    partitions = []
+    for replicas in by_name.values():
+        name = replicas[0].topic_partition
+        leader = None if name is None else cluster.leader(name)
+        first = next((one for one in replicas if leader is not None and one.path == leader.path), replicas[0])
+        partitions.append(replace(first, replicas=tuple(one for one in replicas if one is not first)))
+    return partitions
 
 
 def _portions(
@@ -181,8 +205,9 @@ def _portions(
 def _could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
     """Sort key: the partition with the most removable data first, on its disk and in its tier."""
     remote = 0 if partition.tier is None else partition.tier.could_lose_bytes
-    on_disk, size = partition.could_lose_disk_bytes, partition.could_lose_bytes
-    return -(on_disk + remote), -(size + remote), -partition.usage.total_bytes
+    replicas = partition.all_replicas
+    on_disk, size = (sum(one.could_lose_disk_bytes for one in replicas), sum(one.could_lose_bytes for one in replicas))
+    return -(on_disk + remote), -(size + remote), -sum(one.usage.total_bytes for one in replicas)
 
 
 def _listed(fs: Store, place: LocatedPartition) -> Sequence[FileInfo] | None:
@@ -209,21 +234,56 @@ class _Read:
 
 
 @dataclass
-class _Look:
-    """Explains partitions one by one.
+class _Shared:
+    """What the looks at all brokers of a cluster share.
 
     Attributes:
         not_counted: names of partitions whose keys were not counted, as the limit for reading was reached.
     """
 
-    node: Node
     options: WhyOptions
     now_ms: int
-    enabled: ConfigValue
     outlooks: Outlooks
     index_root: str | None
     not_counted: list[str] = field(default_factory=list)
     _read_bytes: int = 0
+    _counted: dict[tuple[str, int, int, int], KeyCounts | None] = field(default_factory=dict)
+
+    def keys(self, planned: PlannedPartition, log: LogView) -> KeyCounts | None:
+        """Count the keys of a log. Replicas of the same size from and to the same offsets have the same keys."""
+        if not self.options.keys or planned.plan.decision is Decision.REFUSE:
+            return None
+        facts = planned.facts
+        if facts is None:
+            return self._count(planned, log)
+        same = planned.plan.name, log.size_bytes, facts.log_start_offset, facts.log_end_offset
+        if same not in self._counted:
+            self._counted[same] = self._count(planned, log)
+        return self._counted[same]
+
+    def _count(self, planned: PlannedPartition, log: LogView) -> KeyCounts | None:
+        options = self.options
+        budget = min(options.sample_bytes, _SAMPLES_MAX * options.sample_bytes - self._read_bytes)
+        try:
+            counts = count_keys(
+                log.with_indexes_in(self.index_root), budget, read_all=options.read_all, exact=options.exact
+            )
+        except (OSError, DataError):
+            return None
+        if counts is None and log.size_bytes:
+            self.not_counted.append(planned.plan.name)
+        if counts is not None and counts.source is not CountSource.INDEX:
+            self._read_bytes += counts.read_bytes
+        return counts
+
+
+@dataclass
+class _Look:
+    """Explains partitions of one broker, one by one."""
+
+    node: Node
+    shared: _Shared
+    enabled: ConfigValue
 
     def read(self, place: LocatedPartition, planner: Planner) -> _Read | None:
         """Plan a partition and collect its facts; several threads may call this. None if it was deleted."""
@@ -231,9 +291,10 @@ class _Look:
         if planned is None:
             return None
         try:
-            return _Read(place, planned, collect_facts(self.node, place, planned, self.enabled, self.now_ms))
+            facts = collect_facts(self.node, place, planned, self.enabled, self.shared.now_ms)
         except (FileNotFoundError, NotFoundError):
             return None  # a running broker deleted it
+        return _Read(place, planned, facts)
 
     def explain(self, read: _Read) -> WhyPartition | None:
         """Explain the size of a partition; None if it was deleted."""
@@ -244,28 +305,12 @@ class _Look:
         try:
             facts = replace(
                 read.facts,
-                transaction=self.outlooks.holding_back(read.place) if held else None,
-                keys=None if log is None or compaction is None else self._keys(planned, log),
+                transaction=self.shared.outlooks.holding_back(read.place) if held else None,
+                keys=None if log is None or compaction is None else self.shared.keys(planned, log),
             )
         except (FileNotFoundError, NotFoundError):
             return None  # a running broker deleted it
-        return _priced(why_partition(facts), self.options.prices)
-
-    def _keys(self, planned: PlannedPartition, log: LogView) -> KeyCounts | None:
-        if not self.options.keys or planned.plan.decision is Decision.REFUSE:
-            return None
-        budget = min(self.options.sample_bytes, _SAMPLES_MAX * self.options.sample_bytes - self._read_bytes)
-        try:
-            counts = count_keys(
-                log.with_indexes_in(self.index_root), budget, read_all=self.options.read_all, exact=self.options.exact
-            )
-        except (OSError, DataError):
-            return None
-        if counts is None and log.size_bytes:
-            self.not_counted.append(planned.plan.name)
-        if counts is not None and counts.source is not CountSource.INDEX:
-            self._read_bytes += counts.read_bytes
-        return counts
+        return replace(_priced(why_partition(facts), self.shared.options.prices), on_broker=self.node.name)
 
 
 def _priced(partition: WhyPartition, prices: Prices | None) -> WhyPartition:
@@ -294,7 +339,8 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
         yield ""
     yield from table(*_summary(result))
     yield ""
-    yield f"{number(len(result.partitions), 'partition')}: {_total(result)}"
+    of = f" of {brokers_text(result.brokers)}" if len(result.brokers) > 1 else ""
+    yield f"{number(len(result.partitions), 'partition')}{of}: {_total(result)}"
     if 0 < len(shown) < len(result.partitions):
         yield f"the {len(shown):,} that could lose most are above; --limit shows more"
     if result.keys_not_counted:
@@ -304,12 +350,14 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
 
 def _partition_lines(partition: WhyPartition) -> Iterator[str]:
     cause = partition.cause
-    size, lost = bytes_text(partition.usage.total_bytes), partition.could_lose_disk_bytes
-    could = _could_go(lost, partition.is_estimate) if lost else "nothing could go"
+    total, lost = sums([partition])
+    size = bytes_text(total)
+    could = _could_go(lost, any(one.is_estimate for one in partition.all_replicas)) if lost else "nothing could go"
     if (tier := partition.tier) is not None:
         there = f"up to {bytes_text(tier.could_lose_bytes)}" if tier.could_lose_bytes else "nothing"
         could += f"; {bytes_text(tier.size_bytes)} in its tier, {there} could go there"
-    yield printable(f"{partition.name}: {size} on disk, {could}: {cause.what}")
+    where = f" of {brokers_text([one.on_broker for one in partition.all_replicas])}" if partition.replicas else ""
+    yield printable(f"{partition.name}: {size} on disk{where}, {could}: {cause.what}")
     for evidence in cause.evidence:
         yield _line("because", str(evidence))
     if partition.keys is not None:
@@ -324,6 +372,16 @@ def _partition_lines(partition: WhyPartition) -> Iterator[str]:
         size_bytes = other.bytes_max if other.way is Way.TIER else other.disk_bytes_max
         held = f"{_most(size_bytes, other.is_estimate)}: " if other.bytes_max else ""
         yield _line("also", held + other.what + (f"; {other.next_step}" if other.next_step else ""))
+    for replica in partition.replicas:
+        if replica.differs_from(partition):
+            yield _line("differs", _replica_text(replica))
+
+
+def _replica_text(replica: WhyPartition) -> str:
+    lost = replica.could_lose_disk_bytes
+    could = _could_go(lost, replica.is_estimate) if lost else "nothing could go"
+    size = bytes_text(replica.usage.total_bytes)
+    return f"{brokers_text([replica.on_broker])}: {size} on disk, {could}: {replica.cause.what}"
 
 
 def tier_texts(tier: TierOutlook) -> Sequence[tuple[str, str]]:
@@ -421,6 +479,7 @@ def _document(result: WhyResult) -> dict[str, Any]:
     prices = [one.month.price for one in tiers if one.month.price is not None]
     return {
         "now_ms": result.now_ms,
+        "brokers": list(result.brokers),
         "partitions": [_partition(one) for one in result.partitions],
         "keys_not_counted": list(result.keys_not_counted),
         "totals": {
@@ -448,6 +507,7 @@ def _partition(partition: WhyPartition) -> dict[str, Any]:
     name, keys = partition.topic_partition, partition.keys
     return {
         "path": partition.path,
+        "on_broker": partition.on_broker,
         "topic": None if name is None else name.topic,
         "partition": None if name is None else name.partition,
         "disk_bytes": partition.usage.total_bytes,
@@ -461,6 +521,8 @@ def _partition(partition: WhyPartition) -> dict[str, Any]:
         "keys": None if keys is None else _keys(keys),
         "tier": None if partition.tier is None else asdict(partition.tier),
         "notes": list(partition.notes),
+        "replicas": [_partition(one) for one in partition.replicas],
+        "differing": [one.on_broker for one in partition.replicas if one.differs_from(partition)],
     }
 
 
@@ -499,11 +561,12 @@ def _html(result: WhyResult) -> str:
     rows = [
         [
             one.name,
-            bytes_text(one.usage.total_bytes),
-            _most(one.could_lose_disk_bytes, one.is_estimate),
+            bytes_text(total),
+            _most(lost, one.is_estimate),
             one.cause.what,
         ]
         for one in result.partitions
+        for total, lost in [sums([one])]
     ]
     return html_table(columns, rows, _total(result))
 

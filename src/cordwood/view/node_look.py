@@ -17,18 +17,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from cordwood.commands.groups import groups_of_node
-from cordwood.commands.ls import list_node
+from cordwood.commands.groups import groups_of_cluster
+from cordwood.commands.ls import list_cluster
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import GroupOptions, ListOptions, TransactionOptions, WhyOptions
-from cordwood.commands.transactions import transactions_of_node
+from cordwood.commands.transactions import transactions_of_cluster
 from cordwood.commands.why.facts import WhyResult
-from cordwood.commands.why_node import why_node
+from cordwood.commands.why_node import why_cluster
 from cordwood.common.errors import CordwoodError, NotFoundError
 from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import Store
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS
 from cordwood.storage.log.files import why_unreadable
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.node import Node
@@ -98,6 +99,7 @@ def before_look(
 
 
 def _open(paths: Sequence[str], options: WhyOptions, fs: Store | None) -> Node:
+    options.named.refuse("view")
     chosen = options.selection
     fs = fs or chosen.store([*paths, options.index_place.index_dir])
     node = open_node(fs, paths, chosen)
@@ -162,17 +164,19 @@ class _Looking:
         match step:
             case Step.LS:
                 asked = ListOptions(selection=selection, index_place=options.index_place, exact=options.exact)
-                return {"listing": list_node(node, paths, asked, on_progress=on_progress)}
+                return {"listing": list_cluster(Cluster.of(node), paths, asked, on_progress=on_progress)}
             case Step.WHY:
-                return {"why": why_node(node, paths, options, on_progress=on_progress)}
+                return {"why": why_cluster(Cluster.of(node), paths, options, on_progress=on_progress)}
             case Step.GROUPS:
                 if not any(place.topic == CONSUMER_OFFSETS for place in node.places):
                     return {}
                 of_groups = GroupOptions(metadata=selection.metadata)
-                return {"groups": groups_of_node(node, paths, of_groups, on_progress=on_progress)}
+                return {"groups": groups_of_cluster(Cluster.of(node), paths, of_groups, on_progress=on_progress)}
             case Step.TRANSACTIONS:
                 of_transactions = TransactionOptions(selection=selection, now_ms=options.now_ms)
-                found = transactions_of_node(node, paths, of_transactions, exact=options.exact, on_progress=on_progress)
+                found = transactions_of_cluster(
+                    Cluster.of(node), paths, of_transactions, exact=options.exact, on_progress=on_progress
+                )
                 return {"transactions": found}
 
 

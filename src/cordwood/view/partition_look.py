@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from cordwood.cleaning.rules.plan import Choices, LogFacts, PartitionPlan, Plan
 from cordwood.cleaning.rules.precedence import KEEP_RULE
-from cordwood.commands.ls import list_node
+from cordwood.commands.ls import list_cluster
 from cordwood.commands.opening import open_node
 from cordwood.commands.options import ListOptions, Selection, WhyOptions
 from cordwood.commands.plan import plan_of, plan_with_facts
@@ -37,6 +37,7 @@ from cordwood.storage.log.header_sample import EXACT_LOG_BYTES, is_small
 from cordwood.storage.log.producer_spans import ProducerSpans, producer_spans
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.listing import Listing, PartitionListing
 from cordwood.storage.node.node import Node
 from cordwood.storage.node.start import Start
@@ -145,9 +146,8 @@ def look_at_partition(
         node, fs = node.listed_again(paths), node.fs
     # In an object store a sample takes more requests than all headers.
     exact = options.exact or fs.reads_by_request(path)
-    listing = list_node(
-        node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True, exact=exact)
-    )
+    asked = ListOptions(selection=chosen, index_place=options.index_place, index_entries=True, exact=exact)
+    listing = list_cluster(Cluster.of(node), paths, asked)
     if not listing.partitions:
         raise NotFoundError(f"{path} is gone")
     place = node.places[0]

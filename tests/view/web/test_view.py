@@ -39,7 +39,7 @@ def test_the_page_of_a_node_says_what_its_commands_say(client: Client) -> None:
     page = check_harmless(client.get("/").text)
     for words in ("Node 1", "Topics by size", "What could go", "What is wrong", "Groups that lag", "Open transactions"):
         assert words in page.text
-    listing = run("ls", fixture(BROKER), "--by-topic", "--json").json
+    listing = run("ls", fixture(BROKER), "--by", "topic", "--json").json
     for topic in listing["topics"]:
         assert topic["topic"] in page.text
     assert "a -stray directory: the cluster does not know it" in page.text

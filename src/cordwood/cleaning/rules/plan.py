@@ -426,6 +426,7 @@ class PartitionPlan:
         hint: suggestion to the user.
         cause: main cause of the size, in a line, see `why`; empty if the user did not choose it.
         is_unreadable: whether the file system failed to read its files, which is not damage.
+        broker: name of the broker, if the plan is for the replicas of several brokers.
     """
 
     path: str
@@ -447,11 +448,13 @@ class PartitionPlan:
     hint: str = ""
     is_unreadable: bool = False
     cause: str = field(default="", compare=False)
+    broker: str = ""
 
     @property
     def name(self) -> str:
-        """The partition's name, or its directory's."""
-        return self.path if self.topic_partition is None else str(self.topic_partition)
+        """The partition's name, or its directory's; with the broker, if there are several."""
+        name = self.path if self.topic_partition is None else str(self.topic_partition)
+        return f"{name} (broker {self.broker})" if self.broker else name
 
     @property
     def changes(self) -> bool:

@@ -331,6 +331,8 @@ class WhyPartition:
         offline: what a clean without a broker could do now.
         keys: key statistics; None if keys were not counted.
         tier: its part in a tier; None if its topic is not tiered, or no tier is given.
+        on_broker: name of the broker that has this replica; empty if unknown.
+        replicas: the same for the partition's other replicas in the directories.
     """
 
     path: str
@@ -344,6 +346,20 @@ class WhyPartition:
     keys: KeyCounts | None = None
     notes: tuple[str, ...] = ()
     tier: TierOutlook | None = None
+    on_broker: str = ""
+    replicas: tuple[WhyPartition, ...] = ()
+
+    @property
+    def all_replicas(self) -> tuple[WhyPartition, ...]:
+        """This replica and the others."""
+        return (self, *self.replicas)
+
+    def differs_from(self, other: WhyPartition) -> bool:
+        """Return whether another replica has other causes, or could lose at least a tenth more or less."""
+        if [one.kind for one in self.causes] != [one.kind for one in other.causes]:
+            return True
+        sizes = self.could_lose_disk_bytes, other.could_lose_disk_bytes
+        return max(sizes) - min(sizes) > max(sizes) * _DIFFERENCE_MIN
 
     @property
     def name(self) -> str:
@@ -364,37 +380,48 @@ class WhyPartition:
         return f"{self.name}: {self.cause.what}"
 
 
+#: Replicas that could lose bytes in about the same number are alike: their segments rolled at different times.
+_DIFFERENCE_MIN = 0.1
+
+
 def could_lose(partitions: Iterable[WhyPartition], *, on_disk: bool = True) -> int:
-    """Return an upper bound of the bytes that partitions could lose together; one copy of each duplicate stays.
+    """Return an upper bound of the bytes that partitions, with all replicas, could lose together.
+
+    One copy of each duplicate on a broker stays.
 
     Args:
         on_disk: sum up `could_lose_disk_bytes` (blocks) instead of `could_lose_bytes`.
     """
-    most, copies = 0, dict[TopicPartition | None, list[int]]()
-    for one in partitions:
+    most, copies = 0, dict[tuple[str, TopicPartition | None], list[int]]()
+    for one in (replica for partition in partitions for replica in partition.all_replicas):
         size = one.could_lose_disk_bytes if on_disk else one.could_lose_bytes
         most += size
         if one.cause.kind is CauseKind.DUPLICATE:
-            copies.setdefault(one.topic_partition, []).append(size)
+            copies.setdefault((one.on_broker, one.topic_partition), []).append(size)
     return most - sum(min(sizes) for sizes in copies.values() if len(sizes) > 1)
 
 
 def sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
-    """Return the blocks that partitions take on disk, and an upper bound of the blocks they could lose together."""
-    return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
+    """Return the blocks that partitions, with all replicas, take on disk, and could lose together at most."""
+    total = sum(one.usage.total_bytes for partition in partitions for one in partition.all_replicas)
+    return total, could_lose(partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class WhyResult(Presentable):
     """Why partitions are as large as they are, in descending order of the bytes they could lose.
 
+    Of several replicas, the leader's by the metadata counts as the partition, else the first; it has the others.
+
     Attributes:
+        brokers: names of the brokers; an unknown name is empty.
         keys_not_counted: names of compacted partitions whose keys were not counted, as the read limit was too low.
     """
 
     now_ms: int
     partitions: tuple[WhyPartition, ...]
     keys_not_counted: tuple[str, ...] = ()
+    brokers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.partitions))

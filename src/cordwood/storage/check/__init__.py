@@ -9,6 +9,7 @@
     permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions
     node        a broker's log directories together, and the cluster's metadata
+    cluster     the metadata logs of several brokers against each other
     tier        the tier of a log directory against the brokers' metadata about it
     placement   directories and partitions where their node has them; warnings before a command begins
 

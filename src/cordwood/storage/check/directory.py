@@ -130,12 +130,25 @@ class _PartitionRead:
 
 
 class CheckResult(list[Finding], Presentable):
-    """The findings of a check, and the effects of a broker's start on the checked files."""
+    """The findings of a check, and the effects of a broker's start on the checked files.
 
-    def __init__(self, findings: Iterable[Finding], summary: Summary, start: Start) -> None:
+    Of several brokers, the summary has the sums, and the start all events.
+
+    Attributes:
+        brokers: the results of each broker by name; empty for the files of one broker.
+    """
+
+    def __init__(
+        self,
+        findings: Iterable[Finding],
+        summary: Summary,
+        start: Start,
+        brokers: Mapping[str, CheckResult] | None = None,
+    ) -> None:
         super().__init__(findings)
         self.summary = summary
         self.start = start
+        self.brokers = brokers or {}
 
 
 class Check:

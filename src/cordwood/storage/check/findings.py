@@ -117,6 +117,7 @@ class Kind(StrEnum):
     NOT_WRITABLE = "not-writable"
     # the node
     METADATA_LOG = "metadata-log"
+    METADATA_DIFFERS = "metadata-differs"
     DIRECTORY_MISSING = "directory-missing"
     PARTITION_MISSING = "partition-missing"
     SEGMENT_MISSING = "segment-missing"
@@ -270,6 +271,10 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.CHECKPOINT_DUPLICATE: (_D, CLEANER_ENDS),
     Kind.NOT_WRITABLE: (_D, OFFLINE),
     Kind.METADATA_LOG: (_D, NO_START),
+    Kind.METADATA_DIFFERS: (
+        _D,
+        "brokers disagree about the cluster from here on; restore this log from another broker's before it starts",
+    ),
     Kind.DIRECTORY_MISSING: (_D, NO_START),
     Kind.PARTITION_MISSING: (_D, EMPTY),
     Kind.SEGMENT_MISSING: (_D, "a broker serves the log without these records, and says nothing"),

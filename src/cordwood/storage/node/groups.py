@@ -181,16 +181,18 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing(Presentable):
-    """The groups in a node's directories.
+    """The groups in the directories of one or more brokers.
 
     Attributes:
         problems: errors for unreadable records, batches and logs.
+        brokers: names of the brokers; an unknown name is empty.
     """
 
     groups: tuple[Group, ...]
     offsets_topic: Coverage
     share_topic: Coverage
     problems: tuple[DataError | OSError, ...] = ()
+    brokers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.groups))

@@ -39,6 +39,7 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     index_folder,
     parse_key_index,
+    parsed_directory,
 )
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
@@ -46,6 +47,7 @@ from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.disk_usage import DiskUsage, Identity, LinkedFile, counted_once, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -175,6 +177,15 @@ class RemoteListing:
     local_start_offset: int
 
 
+class Role(StrEnum):
+    """The role of a broker's replica by the cluster's metadata."""
+
+    LEADER = "leader"
+    IN_SYNC = "in sync"
+    NOT_IN_SYNC = "not in sync"
+    NOT_ASSIGNED = "not assigned"  #: the metadata lists no replica on the broker
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionListing:
     """One partition's directory.
@@ -192,6 +203,8 @@ class PartitionListing:
         usage: disk space of all its files.
         disk_share: `disk_bytes` as a fraction of the disk's size; None if that size is unknown.
         remote: its part in a tier; None if it has none, or no tier is given.
+        broker: name of the broker; empty if unknown.
+        role: the broker's role by the metadata; None if unknown.
     """
 
     path: str
@@ -210,6 +223,8 @@ class PartitionListing:
     usage: DiskUsage = field(default_factory=DiskUsage)
     disk_share: float | None = None
     remote: RemoteListing | None = None
+    broker: str = ""
+    role: Role | None = None
 
     def __str__(self) -> str:
         states = f", {', '.join(self.states)}" if self.states else ""
@@ -300,12 +315,14 @@ class PartitionListing:
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """Sums over the listed partitions of one topic.
+    """Sums over the listed partitions of one topic, over all replicas in the directories.
 
     `disk_share`, `clean_bytes` and `dirty_bytes` are None if the value of any partition is None. For `estimates` and
     `records_error` see `PartitionListing`.
 
     Attributes:
+        partitions: number of partitions; of one broker, of their directories.
+        replicas: number of partition directories.
         states: special states, each with the number of partitions in it and their disk space in bytes.
         policies: distinct policies of the partitions.
     """
@@ -327,13 +344,15 @@ class TopicListing:
     newest_ms: int | None
     estimates: tuple[str, ...] = ()
     records_error: int = 0
+    replicas: int = 0
 
     @classmethod
     def of(cls, name: str, partitions: Sequence[PartitionListing]) -> TopicListing:
         """Sum up partitions of one topic."""
         return cls(
             name=name,
-            partitions=len(partitions),
+            partitions=partition_count(partitions),
+            replicas=len(partitions),
             states=tuple(
                 (state, len(some), sum(one.disk_bytes for one in some))
                 for state in State
@@ -356,6 +375,70 @@ class TopicListing:
         )
 
 
+def partition_count(partitions: Sequence[PartitionListing]) -> int:
+    """Return the number of partitions; the directories of one broker count one by one."""
+    if len({one.broker for one in partitions}) < 2:
+        return len(partitions)
+    return len({one.topic_partition or one.path for one in partitions})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerListing:
+    """One broker of a cluster.
+
+    Attributes:
+        name: its name; see `Node.name`. Empty if unknown.
+        node_id: `node.id`; None if unknown.
+        directories: number of its log directories.
+        leads: number of its partitions here that it leads by the metadata; None without metadata.
+        sums: sums over its partitions here.
+    """
+
+    name: str
+    node_id: int | None
+    directories: int
+    leads: int | None
+    sums: TopicListing
+
+    @classmethod
+    def of(cls, node: Node, partitions: Sequence[PartitionListing]) -> BrokerListing:
+        """Sum up the listed partitions of a node."""
+        own = [one for one in partitions if one.broker == node.name]
+        leads = None if node.metadata is None else sum(one.role is Role.LEADER for one in own)
+        return cls(node.name, node.node_id, len(node.directories), leads, TopicListing.of(node.name, own))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasListing:
+    """A partition and its replicas in the directories of one or more brokers.
+
+    Attributes:
+        leader: node.id of the leader by the metadata; None if it is unknown or there is none.
+        assigned: node.ids of all replicas by the metadata; None if unknown.
+        replicas: the replicas here; directories that are future, stray or to be deleted are left out.
+    """
+
+    topic_partition: TopicPartition
+    leader: int | None
+    assigned: tuple[int, ...] | None
+    replicas: tuple[PartitionListing, ...]
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Names of the brokers whose replicas are here."""
+        return tuple(one.broker for one in self.replicas)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Disk space of all replicas here."""
+        return sum(one.disk_bytes for one in self.replicas)
+
+    def spread(self, of: Callable[[PartitionListing], int]) -> tuple[int, int]:
+        """Return the lowest and the highest value of the replicas."""
+        values = [of(one) for one in self.replicas]
+        return min(values), max(values)
+
+
 def _sum_if_known(values: Sequence[_Number | None]) -> _Number | None:
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known and len(known) == len(values) else None
@@ -372,6 +455,7 @@ class DirectoryListing:
         problems: errors for unreadable files of the directory itself.
         own_bytes: disk space of the directory and its own files, without its partitions.
         disk_size_bytes: size of the whole disk; None if unknown.
+        broker: name of the broker; empty if unknown.
     """
 
     path: str
@@ -382,16 +466,19 @@ class DirectoryListing:
     problems: tuple[DataError, ...]
     own_bytes: int = 0
     disk_size_bytes: int | None = None
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Presentable):
-    """The contents of a node's log directories.
+    """The contents of the log directories of one or more brokers.
 
     Attributes:
         metadata_path: path of the metadata log; None without one.
         metadata_problems: damage in the metadata log; if there is any, the log's configs are not used.
         topics: sums over the partitions of each topic, in the order of the partitions.
+        brokers: the brokers, with sums over their partitions.
+        by_partition: the replicas of each partition, in the order of the partitions.
     """
 
     directories: tuple[DirectoryListing, ...]
@@ -400,20 +487,43 @@ class Listing(Presentable):
     metadata_next_offset: int | None
     metadata_problems: tuple[DataError, ...]
     topics: tuple[TopicListing, ...] = ()
+    brokers: tuple[BrokerListing, ...] = ()
+    by_partition: tuple[ReplicasListing, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.partitions))
 
 
-def list_directories(node: Node) -> Listing:
-    """Return the listing of a node's log directories and metadata, without partitions."""
+def list_directories(cluster: Cluster) -> Listing:
+    """Return the listing of all log directories and the metadata, without partitions."""
+    metadata = cluster.metadata
     return Listing(
-        directories=tuple(_directory(one, node.fs.disk_size(one.path)) for one in node.directories),
+        directories=tuple(
+            replace(_directory(one, node.fs.disk_size(one.path)), broker=node.name)
+            for node in cluster.nodes
+            for one in node.directories
+        ),
         partitions=(),
-        metadata_path=node.metadata_path,
-        metadata_next_offset=None if node.metadata is None else node.metadata.next_offset,
-        metadata_problems=() if node.metadata is None else node.metadata.problems,
+        metadata_path=cluster.metadata_path,
+        metadata_next_offset=None if metadata is None else metadata.next_offset,
+        metadata_problems=() if metadata is None else metadata.problems,
+        brokers=tuple(BrokerListing.of(node, ()) for node in cluster.nodes),
     )
+
+
+def list_replicas(cluster: Cluster, partitions: Sequence[PartitionListing]) -> tuple[ReplicasListing, ...]:
+    """Group listed partitions of a cluster's brokers, in their order, by name."""
+    found: dict[TopicPartition, list[PartitionListing]] = {}
+    for one in partitions:
+        name = parsed_directory(one.path)
+        if one.topic_partition is not None and name is not None and name.state is DirectoryState.CURRENT:
+            found.setdefault(one.topic_partition, []).append(one)
+    listed = []
+    for partition, replicas in found.items():
+        known = cluster.assignment(partition)
+        leader = None if known is None or known.leader == NONE else known.leader
+        listed.append(ReplicasListing(partition, leader, None if known is None else known.replicas, tuple(replicas)))
+    return tuple(listed)
 
 
 def list_partitions(
@@ -571,7 +681,24 @@ def _partition(
         index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
         remote=None if part is None else _remote(part, segments),
+        broker=node.name,
+        role=_role(node, topic_partition) if topic_partition is not None and current else None,
     )
+
+
+def _role(node: Node, partition: TopicPartition) -> Role | None:
+    """Return a broker's role for a partition by the metadata; None if unknown."""
+    if node.node_id is None or node.metadata is None or node.metadata.problems:
+        return None
+    topic = node.metadata.topics.get(partition.topic)
+    known = None if topic is None else topic.partitions.get(partition.partition)
+    if known is None:
+        return None
+    if node.node_id not in known.replicas:
+        return Role.NOT_ASSIGNED
+    if node.node_id == known.leader:
+        return Role.LEADER
+    return Role.IN_SYNC if node.node_id in known.isr else Role.NOT_IN_SYNC
 
 
 def _remote(part: RemotePart, segments: Sequence[SegmentListing]) -> RemoteListing:

@@ -32,7 +32,7 @@ from cordwood.common.config import (
 from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.common.text import names_text
 from cordwood.common.threads import in_portions
-from cordwood.common.types import ControlType, TopicPartition
+from cordwood.common.types import NONE, ControlType, TopicPartition
 from cordwood.fs.base import FileInfo, Store
 from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
@@ -49,6 +49,7 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.log_configs import LogConfigs
 from cordwood.storage.log.files import read_file, read_topic_id
 from cordwood.storage.log.loaded import LoadedLog, as_loaded
+from cordwood.storage.log.position import LogPosition, log_position
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
@@ -130,6 +131,7 @@ class Node:
         paths: the paths that the user named.
         said: config layers from outside the metadata: server.properties and `--config`.
         opens_tier: its logs are live ones, which open their tier themselves.
+        broker: the broker's name, if the user gave one.
     """
 
     fs: Store
@@ -140,6 +142,7 @@ class Node:
     paths: tuple[str, ...] = ()
     said: tuple[Layer, ...] = ()
     opens_tier: bool = False
+    broker: str | None = None
     _configs: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -168,13 +171,8 @@ class Node:
         said = given_layers(fs, server_properties, overrides)
         directories, places = list_places(fs, paths)
         _check_one_broker(directories)
-        others = _other_directories(fs, paths, directories, server_properties)
-        found = _metadata_directory(fs, [*directories, *others], metadata)
-        read, path = None, None
-        if found is not None:
-            holder, path = found
-            _check_one_cluster([*directories, holder])
-            read = read_metadata(fs, path, live=holder.live)
+        others = other_directories(fs, paths, directories, server_properties)
+        read, path = newest_metadata(fs, [*directories, *others], metadata)
         return cls(fs, directories, places, read, path, tuple(paths), said)
 
     def listed_again(self, paths: Sequence[str] | None = None) -> Node:
@@ -198,9 +196,26 @@ class Node:
 
     @cached_property
     def node_id(self) -> int | None:
-        """`node.id` of the broker; None if no meta.properties contains it."""
+        """`node.id` of the broker; None if no meta.properties contains it, and the user's name for it is no number."""
         ids = [directory.meta.node_id for directory in self.directories if directory.meta is not None]
-        return next((one for one in ids if one is not None), None)
+        known = next((one for one in ids if one is not None), None)
+        return int(self.broker) if known is None and self.broker is not None and self.broker.isdecimal() else known
+
+    @property
+    def name(self) -> str:
+        """The broker's name: the user's, else `node.id`; empty without either."""
+        if self.broker is not None:
+            return self.broker
+        return "" if self.node_id is None else str(self.node_id)
+
+    @cached_property
+    def partitions(self) -> Mapping[TopicPartition, LocatedPartition]:
+        """All partitions in the log directories, whether or not the user named them; the first of duplicates.
+
+        Partitions that are future, stray or to be deleted are left out.
+        """
+        current = DirectoryState.CURRENT
+        return {name: places[0] for (name, state), places in self._by_name.items() if state is current}
 
     def config_of(self, topic: str) -> TopicConfig:
         """Return a topic's configs, each with its source.
@@ -218,7 +233,7 @@ class Node:
         layers = internal_layers(topic) if self.metadata is None else ()
         if self.metadata is not None:
             layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
-        return resolve(topic, (*layers, *self.said), self._remembered(topic), compacts_tiered=self.opens_tier)
+        return resolve(topic, (*layers, *self.said), self._remembered(topic))
 
     def _remembered(self, topic: str) -> Layer | None:
         """Return the configs that a live log of a topic last wrote to a file; None if the metadata has the topic."""
@@ -368,7 +383,7 @@ def list_places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ..
             places.setdefault(found.path, place)
         for one in found.directories:
             places.update({place.path: place for place in _places_in(directory_at(one))})
-    return tuple(directories.values()), tuple(sorted(places.values(), key=_order))
+    return tuple(directories.values()), tuple(sorted(places.values(), key=place_order))
 
 
 def _places_in(directory: LogDirectory) -> Iterator[LocatedPartition]:
@@ -376,43 +391,50 @@ def _places_in(directory: LogDirectory) -> Iterator[LocatedPartition]:
         yield LocatedPartition(directory, partition.path, partition.name)
 
 
-def _order(place: LocatedPartition) -> tuple[TopicPartition, str]:
+def place_order(place: LocatedPartition) -> tuple[TopicPartition, str]:
+    """Return the sort key of a partition's directory: its topic and partition, then its path."""
     name = place.name
     return (TopicPartition(posixpath.basename(place.path), -1) if name is None else name.topic_partition, place.path)
 
 
 def _check_one_broker(directories: Sequence[LogDirectory]) -> None:
     """Raise RequestError if directories belong to different brokers, or if one is a copy of another."""
-    _check_one_cluster(directories)
-    by_id: dict[object, LogDirectory] = {}
-    first = next((one for one in directories if one.meta is not None), None)
-    for one in directories:
-        if one.meta is None or first is None or first.meta is None:
-            continue
-        if one.meta.node_id != first.meta.node_id:
+    check_one_cluster(directories)
+    known = [(one, one.meta.node_id) for one in directories if one.meta is not None]
+    for one, node_id in known[1:]:
+        if node_id != known[0][1]:
             raise RequestError(
-                f"{first.path} is of node {first.meta.node_id}, {one.path} of node {one.meta.node_id}. "
-                "Name the directories of one broker at a time."
+                f"{known[0][0].path} is of node {known[0][1]}, {one.path} of node {node_id}. "
+                "This takes the directories of one broker at a time."
             )
+
+
+def check_one_cluster(directories: Sequence[LogDirectory]) -> None:
+    """Raise RequestError if directories belong to different clusters, or if one is a copy of another."""
+    _check_cluster_ids(directories)
+    by_id: dict[object, LogDirectory] = {}
+    for one in directories:
+        if one.meta is None or one.meta.directory_id is None:
+            continue
         twin = by_id.setdefault(one.meta.directory_id, one)
-        if one.meta.directory_id is not None and twin is not one:
+        if twin is not one:
             raise RequestError(
                 f"{twin.path} and {one.path} have the same directory.id: one is a copy of the other. "
                 "Name one at a time."
             )
 
 
-def _check_one_cluster(directories: Sequence[LogDirectory]) -> None:
+def _check_cluster_ids(directories: Sequence[LogDirectory]) -> None:
     known = [(one, one.meta.cluster_id) for one in directories if one.meta is not None and one.meta.cluster_id]
     for one, cluster_id in known[1:]:
         if cluster_id != known[0][1]:
             raise RequestError(
                 f"{known[0][0].path} is of the cluster {known[0][1]}, {one.path} of {cluster_id}. "
-                "Name the directories of one broker, and its own cluster's metadata."
+                "Name the directories of one cluster, and its own metadata."
             )
 
 
-def _other_directories(
+def other_directories(
     fs: Store, paths: Sequence[str], directories: Sequence[LogDirectory], properties: str | None
 ) -> list[LogDirectory]:
     """Open the log directories of a server.properties that the user did not name, and warn that their partitions are
@@ -443,14 +465,52 @@ def _other_directories(
 # ---- the metadata log ------------------------------------------------------------------------------------------------
 
 
-def _metadata_directory(
+def newest_metadata(
     fs: Store, directories: Sequence[LogDirectory], asked: str | None
-) -> tuple[LogDirectory, str] | None:
-    """Return the log directory that holds the metadata log, and the path of that log; None without one.
+) -> tuple[ClusterMetadata | None, str | None]:
+    """Read the newest metadata log of some directories, and return its contents and path; None without one.
+
+    If several are equally new, a damaged one is read only if all are damaged.
 
     Args:
         asked: path of the metadata log or of its log directory; None: search `directories`.
+
+    Raises:
+        NotFoundError: `asked` has no metadata log.
+        RequestError: the log belongs to another cluster than the directories.
     """
+    found = _newest_logs(fs, directories, asked)
+    _check_cluster_ids([*directories, *(directory for directory, _ in found)])
+    first: tuple[ClusterMetadata, str] | None = None
+    for directory, path in found:
+        read = read_metadata(fs, path, live=directory.live)
+        if not read.problems:
+            return read, path
+        first = first or (read, path)
+    return first or (None, None)
+
+
+def _newest_logs(fs: Store, directories: Sequence[LogDirectory], asked: str | None) -> list[tuple[LogDirectory, str]]:
+    """Return the newest metadata logs, with their log directories; several if they are equally new."""
+    found = _metadata_logs(fs, directories, asked)
+    if len(found) < 2:
+        return found
+    positions = [_metadata_position(fs, directory, path) for directory, path in found]
+    return [one for one, position in zip(found, positions, strict=True) if position == max(positions)]
+
+
+def _metadata_position(fs: Store, directory: LogDirectory, path: str) -> LogPosition:
+    """Return the position of a metadata log; its end may be that of a snapshot."""
+    try:
+        log = LogView(path, fs=fs, live=directory.live)
+        position = log_position(log)
+    except (OSError, NotFoundError):
+        return LogPosition(NONE, 0)
+    return replace(position, end_offset=max(position.end_offset, *snapshot_offsets(log), 0))
+
+
+def _metadata_logs(fs: Store, directories: Sequence[LogDirectory], asked: str | None) -> list[tuple[LogDirectory, str]]:
+    """Return the log directories that hold a metadata log, and the paths of these logs; arguments as above."""
     if asked is not None:
         asked = asked.rstrip("/") or "/"
         if posixpath.basename(asked) == cluster_metadata.NAME:
@@ -458,11 +518,12 @@ def _metadata_directory(
         if not fs.exists(f"{asked}/{cluster_metadata.NAME}"):
             raise NotFoundError(f"{asked} holds no {cluster_metadata.NAME}, so it says nothing about topics")
         directories = [LogDirectory.open(fs, asked)]
-    for directory in directories:
-        for partition in directory.partitions:
-            if partition.name.name == posixpath.basename(partition.path) == cluster_metadata.NAME:
-                return directory, partition.path
-    return None
+    return [
+        (directory, partition.path)
+        for directory in directories
+        for partition in directory.partitions
+        if partition.name.name == posixpath.basename(partition.path) == cluster_metadata.NAME
+    ]
 
 
 def _remembered_at(place: LocatedPartition) -> tuple[str, LogConfigs] | None:
@@ -480,20 +541,22 @@ def _remembered_at(place: LocatedPartition) -> tuple[str, LogConfigs] | None:
 
 
 def metadata_log(fs: Store, paths: Sequence[str], asked: str | None = None) -> tuple[str, bool]:
-    """Return the path of the metadata log of some directories, and whether a broker is writing to it.
+    """Return the path of the newest metadata log of some directories, and whether a broker is writing to it.
 
     Args:
         asked: as `metadata` of `Node.open`.
 
     Raises:
         NotFoundError: there is no metadata log.
+        RequestError: the directories belong to different clusters.
     """
     directories, _ = list_places(fs, paths)
-    found = _metadata_directory(fs, directories, asked)
-    if found is None:
+    check_one_cluster(directories)
+    found = _newest_logs(fs, directories, asked)
+    if not found:
         where = ", ".join(directory.path for directory in directories) or ", ".join(paths)
         raise NotFoundError(f"{where} holds no {cluster_metadata.NAME}; give --metadata DIR, the directory that does")
-    directory, path = found
+    directory, path = found[0]
     return path, directory.live
 
 

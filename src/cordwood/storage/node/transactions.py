@@ -51,6 +51,7 @@ class OpenInLog:
         is_first: True if this transaction is the log's first open one, which holds the last stable offset back.
         first_uncleanable_offset: offset from which on this transaction keeps the cleaner from cleaning; None if
             something else does, or if the cleaner does not clean the partition.
+        broker: name of the broker whose replica was read; empty if unknown.
     """
 
     partition: TopicPartition
@@ -65,6 +66,7 @@ class OpenInLog:
     is_first: bool
     first_uncleanable_offset: int | None = None
     outlook: Outlook = Outlook.UNKNOWN
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing(Presentable):
-    """The transactions in a node's directories.
+    """The transactions in the directories of one or more brokers.
 
     Attributes:
         transactions: open transactions, worst outlook first.
@@ -150,6 +152,7 @@ class TransactionListing(Presentable):
         logs: number of logs that were read.
         problems: errors for unreadable records and logs.
         sampled: logs without a transaction in a sample of their headers; their other headers were not read.
+        brokers: names of the brokers; an unknown name is empty.
     """
 
     now_ms: int
@@ -159,6 +162,7 @@ class TransactionListing(Presentable):
     logs: int
     problems: tuple[DataError | OSError, ...] = ()
     sampled: tuple[TopicPartition, ...] = ()
+    brokers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.transactions))

@@ -174,7 +174,7 @@ def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
         tiles.sort(key=lambda tile: -tile.size)
     label = "Topics by bytes on disk; the table below has the figures"
     drawing = both(lambda width: treemap(tiles, label, width, 380 if width == WIDE else 420))
-    columns, rows = cells_of(listing_report.shown_columns(listing, by_topic=True), topics[:_ROWS_MAX])
+    columns, rows = cells_of(listing_report.shown_columns(listing, by=listing_report.By.TOPIC), topics[:_ROWS_MAX])
     linked = [
         [link_or_text(row[0], links.to("partitions", search=topic.name)), *row[1:], bytes_text(could.get(topic.name))]
         for topic, row in zip(topics, rows, strict=False)
