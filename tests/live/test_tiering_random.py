@@ -1,4 +1,7 @@
-"""Random scripts on a log with a tier, and on the same log without: readers get the same bytes."""
+"""Random scripts on a log with a tier, and on the same log without: readers get the same bytes.
+
+Logs that are compacted have the same segments besides, as their cleans are those of the same log on a disk.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,16 @@ class Twins:
         (root / "plain-root").mkdir()
         limits = {"local.retention.ms": source.choice(["1000", "30000"]), "local.retention.bytes": "-2"}
         self.limits = {**limits, "retention.bytes": source.choice(["-1", "-1", "8000"])}
+        self.is_compacted = source.random() < 0.6
+        if self.is_compacted:
+            self.limits |= {
+                "cleanup.policy": "compact",
+                "min.cleanable.dirty.ratio": source.choice(["0", "0.3"]),
+                "delete.retention.ms": source.choice(["0", "100000"]),
+                # By time, local retention would roll the active segment of one log alone.
+                "local.retention.ms": "-1",
+                "local.retention.bytes": source.choice(["-1", "3000"]),
+            }
         self.start(NOW)
 
     def start(self, now_ms: int) -> None:
@@ -56,7 +69,6 @@ class Twins:
 
     @property
     def both(self) -> tuple[Log, Log]:
-        self.plain.now_ms = self.tiered.now_ms
         return self.tiered.log, self.plain.log
 
     def append(self) -> None:
@@ -81,7 +93,10 @@ class Twins:
             log.roll()
 
     def step(self) -> None:
-        self.tiered.step(self.source.choice([500, 40_000]))
+        """Let time pass; then the cleaners of both nodes run."""
+        ms = self.source.choice([500, 40_000])
+        for one in (self.tiered, self.plain):
+            one.step(ms)
 
     def delete_records(self) -> None:
         log = self.tiered.log
@@ -95,13 +110,12 @@ class Twins:
 
     def lose_the_disk(self) -> None:
         """Continue on an empty disk; the records that were not copied yet are appended again."""
-        self.tiered.step()
-        log = self.tiered.log
-        if log.open_transactions():
+        self.step()
+        if self.tiered.log.open_transactions():
             return
-        log.roll()
-        self.tiered.step()
-        state = self.tiered.state
+        self.roll()
+        self.step()
+        log, state = self.tiered.log, self.tiered.state
         if state.copied_end != log.log_end_offset:
             return
         self.compare()
@@ -113,9 +127,14 @@ class Twins:
     def compare(self) -> None:
         tiered, plain = self.both
         assert tiered.log_end_offset == plain.log_end_offset
-        plain.delete_records(tiered.log_start_offset)
+        if not self.is_compacted:
+            plain.delete_records(tiered.log_start_offset)
         for isolation in (FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED):
             assert everything(tiered, isolation) == everything(plain, isolation)
+        if self.is_compacted:
+            files = ([data for data in one.files().values() if data] for one in (self.tiered, self.plain))
+            assert next(files) == next(files)
+            return
         times = [NOW + 1000 * self.source.randint(0, self.number + 1) for _ in range(5)]
         # Kafka searches the first segment with a late record, even if that record is below the log start.
         for time_ms in times if not tiered.log_start_offset else ():
@@ -128,7 +147,7 @@ class Twins:
 
 @pytest.mark.more
 def test_readers_get_the_same_with_a_tier_and_without(tmp_path: Path) -> None:
-    in_tier = 0
+    in_tier = cleaned = 0
     for seed in range(knobs.SEED, knobs.SEED + SCRIPTS):
         source = random.Random(seed)
         (tmp_path / str(seed)).mkdir()
@@ -144,6 +163,8 @@ def test_readers_get_the_same_with_a_tier_and_without(tmp_path: Path) -> None:
         twins.step()
         twins.compare()
         in_tier += len(twins.tiered.state.segments)
+        cleaned += twins.tiered.state.local_floor > 0
         twins.close()
         shutil.rmtree(tmp_path / str(seed))
     assert in_tier > SCRIPTS
+    assert cleaned > SCRIPTS / 4

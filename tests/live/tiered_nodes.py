@@ -10,7 +10,10 @@ from types import MappingProxyType
 from cordwood import LogManager, PosixFileSystem, TopicPartition, overrides
 from cordwood.live.log import Log
 from cordwood.live.scheduler import SteppedScheduler
-from cordwood.live.tiering import TieredLog, Tiering
+from cordwood.live.tiered_log import TieredLog
+from cordwood.live.tiering import Tiering
+from cordwood.storage.log.files import read_file
+from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.manifest import TierState
 
 FS = PosixFileSystem()
@@ -44,8 +47,8 @@ class Node:
         self.scheduler = SteppedScheduler(lambda: self.now_ms)
         (root / name).mkdir(exist_ok=True)
         (root / "tier").mkdir(exist_ok=True)
-        texts = CONFIGS | dict(configs)
-        layers = overrides([f"orders:{key}={value}" for key, value in texts.items()])
+        self.texts = CONFIGS | dict(configs) | ({} if with_tier else {"remote.storage.enable": "false"})
+        layers = overrides([f"orders:{key}={value}" for key, value in self.texts.items()])
         self.manager = LogManager(
             FS,
             [root / name],
@@ -74,6 +77,13 @@ class Node:
     def state(self) -> TierState:
         return self.tiered.state
 
+    def files(self) -> dict[int, bytes]:
+        """The content of each `.log`, by base offset, wherever it is."""
+        log = self.log
+        store = FS if log.remote is None else log.remote.beside(FS, log.directory)
+        view = LogView(log.directory, fs=store, log_start_offset=log.log_start_offset)
+        return {one.base_offset: read_file(store, one.path) for one in view.segments}
+
     def offset_at(self, timestamp: int) -> int:
         found = self.log.fetch_offset_by_timestamp(timestamp)
         assert found is not None
@@ -85,13 +95,21 @@ class Node:
             self.log.append({f"key-{number % 7}": f"{number}".rjust(100)}, timestamp_ms=NOW - 1_000_000 + 1000 * number)
 
     def step(self, ms: int = 40_000) -> None:
-        """Let time pass, with all tasks that are due."""
+        """Let time pass, with all tasks that are due; the cleaner is one of them."""
         self.now_ms += ms
+        for log in self.manager.logs.values():
+            log.flush()
+        if self.manager.tiering is not None:
+            self.step_tier()
+        self.manager.cleanup_logs()
+        self.scheduler.run_due()
+
+    def step_tier(self) -> None:
+        """Copy what can be copied, and remove it from the disk."""
         for log in self.manager.logs.values():
             log.flush()
         self.tiering.run()
         self.manager.cleanup_logs()
-        self.scheduler.run_due()
 
 
 @contextmanager

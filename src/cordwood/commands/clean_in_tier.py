@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import posixpath
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import cordwood.commands.clean  # noqa: F401 - so that results can show themselves
-from cordwood.cleaning.engine.facts import load_producers
 from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.results import CleanResult, Fate, InTier, PartitionResult, result_of
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, tasks_of
+from cordwood.cleaning.engine.tiered import new_segment, pieces_of_output, replaced_bytes
 from cordwood.cleaning.rules.plan import Decision, PartitionPlan, Plan, Reason
 from cordwood.commands.in_place.proving import Proofs, proved
 from cordwood.commands.opening import open_node, select_partitions
@@ -43,19 +41,14 @@ from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.paced import Limit, throttled
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.formats import checkpoints, producer_state
+from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     WORK_FOLDER,
     DirectoryState,
-    FileKind,
-    offset_name,
-    parse_file,
 )
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
-from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.files import clear_work_folder, make_work_folder, read_file
-from cordwood.storage.log.view import LogView
+from cordwood.storage.log.files import clear_work_folder, make_work_folder
 from cordwood.storage.node.node import LocatedPartition, Node, list_places
 from cordwood.storage.tier.exchange import (
     Moved,
@@ -63,23 +56,15 @@ from cordwood.storage.tier.exchange import (
     exchange,
     foretold,
     is_interrupted,
-    largest_timestamp,
     resume,
-    stage,
 )
 from cordwood.storage.tier.metadata_log import MetadataLog
-from cordwood.storage.tier.remote_log import Answer
 from cordwood.storage.tier.replacing import (
-    Piece,
     Replacement,
-    epochs_of,
     events_of,
     fault_after,
-    lineage_at_end,
-    pieces_of,
     plan_replacement,
 )
-from cordwood.storage.tier.segments import CopyState, RemoteSegment
 from cordwood.storage.tier.store import RemotePart, TierStore
 
 if TYPE_CHECKING:
@@ -403,17 +388,21 @@ class _Site:
             RequestError: the segments cannot be replaced.
             CorruptFileError: an object of the tier is damaged.
         """
-        part, cleaned = self.parts[task.path], output.cleaned
-        segments = task.log(self.store).segments
-        last_offsets = {one.base_offset: following.base_offset - 1 for one, following in itertools.pairwise(segments)}
-        sizes = {one.base_offset: one.size_bytes for one in segments}
-        source_bytes = dict(sizes)
-        sizes |= {at: size for name, size in output.files if (at := _log_offset(name)) is not None}
-        groups = zip(cleaned.replaced, cleaned.outputs, strict=True)
-        pieces = pieces_of(groups, cleaned.kept, last_offsets, sizes)
-        replacement = plan_replacement(pieces, part.answers)
+        part, log = self.parts[task.path], task.log(self.store)
+        replacement = plan_replacement(pieces_of_output(log, output), part.answers)
         new = [
-            self._new_segment(task.log(self.store), part, piece, sources, output.folder)
+            new_segment(
+                self.fs,
+                self.store,
+                log,
+                piece,
+                sources,
+                part.lineage,
+                output.folder,
+                f"{task.path}/{WORK_FOLDER}/{_STAGED}-{piece.first_offset}",
+                broker=self.node.node_id,
+                now_ms=self.now_ms,
+            )
             for piece, sources in zip(replacement.pieces, replacement.sources, strict=True)
         ]
         events = events_of([(one.segment, None) for one in new], replacement.replaced, is_deleted=False)
@@ -428,42 +417,7 @@ class _Site:
         )
         if fault:
             raise RequestError(f"its segments cannot be replaced, and nothing was changed: {fault}")
-        bases = {
-            base
-            for piece in replacement.pieces
-            for base in source_bytes
-            if piece.first_offset <= base <= piece.last_offset
-        }
-        return _Swap(replacement, new, sum(source_bytes[base] for base in bases))
-
-    def _new_segment(
-        self, log: LogView, part: RemotePart, piece: Piece, sources: Sequence[Answer], folder: str
-    ) -> NewSegment:
-        """Put the files of a piece together, and describe the segment that they become."""
-        path = log.path
-        staged = f"{path}/{WORK_FOLDER}/{_STAGED}-{piece.first_offset}"
-        self.fs.make_directory(staged)
-        epochs, like = epochs_of(piece, sources, part.lineage), sources[-1].segment
-        lineage, snapshot = lineage_at_end(piece, epochs, part.lineage), _producers_at(log, piece.last_offset + 1)
-        files = stage(self.store, path, piece, lineage, snapshot, folder, staged)
-        node_id = self.node.node_id
-        segment = RemoteSegment(
-            topic=like.topic,
-            topic_id=like.topic_id,
-            partition=like.partition,
-            id=encode_id(uuid.uuid4()),
-            start_offset=piece.first_offset,
-            end_offset=piece.last_offset,
-            size_bytes=self.store.stat(files[FileKind.LOG]).size_bytes,
-            max_timestamp_ms=largest_timestamp(self.store, files, piece, like.max_timestamp_ms),
-            event_time_ms=self.now_ms,
-            broker=like.broker if node_id is None else node_id,
-            epochs=epochs,
-            custom_metadata=None,
-            state=CopyState.COPY_STARTED,
-            transaction_index_empty=FileKind.TRANSACTION_INDEX not in files,
-        )
-        return NewSegment(segment, files, like)
+        return _Swap(replacement, new, replaced_bytes(log, replacement.pieces))
 
     def exchange(self, task: PartitionTask, output: Output, swap: _Swap, moved: Moved, *, keep_old: bool) -> None:
         """Exchange the segments of a partition, and record up to where it is clean."""
@@ -521,18 +475,3 @@ class _Site:
             if swap is not None:
                 after += sum(new.segment.size_bytes for new in swap.new) - swap.source_bytes
             yield replace(one, bytes_before=before, bytes_after=after)
-
-
-def _producers_at(log: LogView, offset: int) -> bytes:
-    """Return the producers at an offset, as in a `.snapshot`. A segment with a hidden end has no such file."""
-    name = f"{log.path}/{offset_name(offset, FileKind.PRODUCER_SNAPSHOT)}"
-    if log.fs.exists(name):
-        return read_file(log.fs, name)
-    below = log.with_segments([one for one in log.segments if one.base_offset < offset])
-    return producer_state.encode_rows(load_producers(below, now_ms=0, end=offset).rows())
-
-
-def _log_offset(name: str) -> int | None:
-    """Return the base offset in the name of a `.log`; None for another name."""
-    file = parse_file(name)
-    return file.offset if file is not None and file.kind is FileKind.LOG else None

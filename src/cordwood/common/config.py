@@ -677,11 +677,14 @@ def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
     return config
 
 
-def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None = None) -> TopicConfig:
+def resolve(
+    topic: str, layers: Iterable[Layer] = (), remembered: Layer | None = None, *, compacts_tiered: bool = False
+) -> TopicConfig:
     """Return a topic's configs after all layers, ignoring layers of other topics.
 
     Args:
         remembered: used for configs that no layer sets, not even for all topics.
+        compacts_tiered: a tiered topic may be compacted, which Kafka refuses; so it may if both are remembered.
 
     Raises:
         ConfigError: Kafka would reject a value, or a combination of two; names them and their sources.
@@ -705,7 +708,7 @@ def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None =
         if name not in TOPIC_CONFIGS and source.kind is SourceKind.TOPIC:
             values[name] = ConfigValue(text, source, name)
     config = TopicConfig(values, topic)
-    _check_together(config)
+    _check_together(config, compacts_tiered=compacts_tiered)
     return config
 
 
@@ -752,7 +755,7 @@ def _from_broker(definition: Definition, said: Mapping[str, _Said]) -> ConfigVal
     return ConfigValue(value, source, synonym.name)
 
 
-def _check_together(config: TopicConfig) -> None:
+def _check_together(config: TopicConfig, *, compacts_tiered: bool) -> None:
     lowest, highest = config["min.compaction.lag.ms"], config["max.compaction.lag.ms"]
     tiered, policy = config["remote.storage.enable"], config["cleanup.policy"]
     internal = config["internal.segment.bytes"]
@@ -760,7 +763,8 @@ def _check_together(config: TopicConfig) -> None:
         raise ConfigError(
             f"topic {config.topic}: min.compaction.lag.ms={lowest} is more than max.compaction.lag.ms={highest}."
         )
-    if tiered.value and config.compact:
+    remembered = {tiered.source.kind, policy.source.kind} == {SourceKind.REMEMBERED}
+    if tiered.value and config.compact and not (compacts_tiered or remembered):
         raise ConfigError(
             f"topic {config.topic}: remote.storage.enable={tiered} does not go with cleanup.policy={policy}. "
             "A tiered topic can only have the policy delete, or none."

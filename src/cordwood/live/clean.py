@@ -53,6 +53,8 @@ from cordwood.live import work_folder
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogToClean
 from cordwood.live.metrics import Meter
+from cordwood.live.tiered_clean import put_in_tier
+from cordwood.live.tiered_log import TieredLog
 from cordwood.storage.index.build import new_secret
 from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.segment_writer import IndexLimits
@@ -133,10 +135,12 @@ class LiveClean:
         *,
         strict_kafka: bool = False,
         index: bool = False,
+        tiered: TieredLog | None = None,
     ) -> None:
         """Prepare the task; create no files yet.
 
         Args:
+            tiered: the log in its tier; None if it has none.
             strict_kafka: fail where every clean of Kafka's cleaner fails; see `Rules`.
             index: write key indexes even if the log has none.
         """
@@ -144,6 +148,8 @@ class LiveClean:
         self.check = check
         self._fs = fs
         self._memory = memory
+        self._now_ms = now_ms
+        self._tiered = tiered
         self.folder = work_folder.new_folder(found.log.directory)
         self.task = replace(
             _task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka, index=index),
@@ -189,7 +195,13 @@ class LiveClean:
             if outcome.detail:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, outcome.kind)
-        put_in_place(self._fs, self.task, outcome, self.found.log.swap_in, changing=changing)
+        fs, swap_in, rest, shown = self._fs, self.found.log.swap_in, outcome, None
+        # No segment that is about to be replaced on the disk may be copied meanwhile.
+        with nullcontext() if (tiered := self._tiered) is None else tiered.lock:
+            if tiered is not None:
+                rest = put_in_tier(fs, tiered, self.task, outcome, self._now_ms, self.check, changing)
+                shown = tiered.remote.beside(fs, self.task.path)
+            put_in_place(fs, self.task, rest, swap_in, changing=changing, shown=shown)
         cleaned = outcome.cleaned
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
         return CleanedLog(cleaned.end_offset, cleaned.counts, share)
@@ -238,8 +250,9 @@ def _task_of(
         strict_kafka=strict_kafka,
     )
     known = secret_of_most(fs, log.directory)
+    store = fs if log.remote is None else log.remote.beside(fs, log.directory)
     task = PartitionTask(
-        location=fs.location(),
+        location=store.location(),
         path=log.directory,
         log_start_offset=log.log_start_offset,
         first_dirty=settings.precedence.first_superseding(found.first_dirty_offset, log.log_start_offset),

@@ -209,6 +209,8 @@ class LogCleanerManager:
         for partition, log in logs.items():
             if not log.config.compact or partition in self._states or self._is_uncleanable(partition, log):
                 continue
+            if log.is_partial or log.is_closed:
+                continue  # another writer may have claimed its tier
             one = self._look_at(partition, log, known.get(partition), now_ms)
             if one is None:
                 continue

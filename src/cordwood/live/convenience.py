@@ -152,7 +152,7 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
     """Return the records of a key; see `Log.get`."""
-    store = fs if log.remote is None else log.remote.beside(fs, log.parent_directory)
+    store = fs if log.remote is None else log.remote.beside(fs, log.directory)
     view = KeyedLog(log.directory, fs=store, live=True, log_start_offset=log.log_start_offset)
     view.ranks = KEEP_RULE.ranks
     return view.get(key, last=last)

@@ -37,6 +37,8 @@ from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogToClean
 from cordwood.live.metrics import MetricName, Reading, Total
+from cordwood.live.tiered_log import TieredLog
+from cordwood.storage.tier.generations import FencedError
 
 _log = logging.getLogger(__name__)
 
@@ -192,6 +194,7 @@ class LogCleaner:
         clock: Clock = system_clock,
         monotonic: Clock = monotonic_clock,
         runner: CleanRunner | None = None,
+        tiered: Callable[[TopicPartition], TieredLog | None] = lambda _: None,
     ) -> None:
         """Create missing checkpoint files; no thread runs before `startup`.
 
@@ -199,6 +202,7 @@ class LogCleaner:
             logs: returns the current logs; future logs are never cleaned.
             monotonic: the monotonic clock. With a clock other than the machine's, nothing is throttled.
             runner: runs the cleans; None: large logs are cleaned in a Spark session that starts with the first of them.
+            tiered: returns a log that is open in its tier.
         """
         self._fs = fs
         self._config = config
@@ -206,6 +210,7 @@ class LogCleaner:
         self._failures = failures
         self._clock = clock
         self._monotonic = monotonic
+        self._tiered = tiered
         self.restarts = 0
         self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
         self.runner = runner or CleanRunner(fs, clock=monotonic)
@@ -427,7 +432,16 @@ class LogCleaner:
 
         try:
             memory = KeyMemory.of(self._config)
-            with LiveClean(self._fs, claim.found, start_ms, claim.check, memory, index=self.runner.index) as clean:
+            tiered = self._tiered(claim.found.partition)
+            with LiveClean(
+                self._fs,
+                claim.found,
+                start_ms,
+                claim.check,
+                memory,
+                index=self.runner.index,
+                tiered=tiered,
+            ) as clean:
                 record.running = RunningClean(clean)
                 cleaned = clean.finish(self.runner.run(clean, stop, thread.name), changing)
         except Exception as error:
@@ -466,6 +480,9 @@ class LogCleaner:
         if claim.is_lost or isinstance(error, LogCleaningAbortedError):
             _log.info("the clean of %s was aborted", partition)
             return True
+        if isinstance(error, FencedError) and (tiered := self._tiered(partition)) is not None:
+            tiered.fence(error)
+            return False
         if isinstance(error, _ShutdownError | KafkaStorageError):  # a KafkaStorageError took the directory offline
             return False
         if isinstance(error, OSError) and not is_full(error):

@@ -98,7 +98,7 @@ class LogManager:
         if not all(paths) or not paths:
             raise ValueError("log_dirs has to name at least one directory, and none may be empty; . is the current one")
         self.failures = LogDirFailureChannel(self._on_failure)
-        self._configs = Configs(layers)
+        self._configs = Configs(layers, compacts_tiered=tier is not None)
         self._own: ThreadScheduler | None = None
         if scheduler is None:
             self._own = scheduler = ThreadScheduler(self.config.integer("background.threads"))
@@ -295,7 +295,17 @@ class LogManager:
         pool, monotonic = self._pool, self._scheduler.clock
         runner = CleanRunner(pool.fs, self._where, index=index, clock=monotonic)
         live = self._directories.live
-        return LogCleaner(pool.fs, self.config, live, pool.current_logs, self.failures, pool.clock, monotonic, runner)
+        return LogCleaner(
+            pool.fs,
+            self.config,
+            live,
+            pool.current_logs,
+            self.failures,
+            pool.clock,
+            monotonic,
+            runner,
+            lambda partition: None if self.tiering is None else self.tiering.status(partition),
+        )
 
     def _start_cleaner(self, cleaner: LogCleaner) -> None:
         def clean() -> None:
@@ -468,7 +478,7 @@ class LogManager:
         checked("texts", Mapping[str, str | int], texts)
         with self._pool.lock:
             layers = self._configs.with_topic(topic, {name: str(value) for name, value in texts.items()})
-            resolve(topic, layers)
+            resolve(topic, layers, compacts_tiered=self._tier is not None)
             self._configs.forget(topic)
             self._configs.use(layers)
             known = [(partition, log) for partition, log in self._pool.items() if partition.topic == topic]

@@ -8,9 +8,10 @@ Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from cordwood.cleaning.rules.plan import HeaderFacts, SegmentFacts
@@ -31,6 +32,7 @@ from cordwood.live.log import Log
 from cordwood.live.segment import LogSegment
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file
+from cordwood.storage.tier.manifest import TierState
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -219,6 +221,7 @@ class _Seen(NamedTuple):
 
     log: Log
     segments: tuple[LogSegment, ...]
+    in_tier: TierState | None
     config: LogConfig
     offsets: tuple[int, int, int | None]
 
@@ -227,6 +230,7 @@ class _Seen(NamedTuple):
         return (
             self.log is other.log
             and self.segments is other.segments
+            and self.in_tier is other.in_tier
             and self.config is other.config
             and self.offsets == other.offsets
         )
@@ -236,11 +240,11 @@ def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, no
     """Return the range that a clean of a log would cover now."""
     config = log.config
     first_dirty, why = first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
-    live = log.log_segments
+    live = [*_in_tier_alone(log), *(_Segment.of(one) for one in log.log_segments)]
     dirty = {one.base_offset for one in non_active_from([_facts(one, NONE) for one in live], first_dirty)}
-    # The largest timestamp may require a read from disk; only a lag needs it, and only for dirty segments.
+    # A timestamp may require a read; only a lag needs it, and only for dirty segments.
     asks = config.min_compaction_lag_ms > 0
-    segments = [_facts(one, one.largest_timestamp if asks and one.base_offset in dirty else NONE) for one in live]
+    segments = [_facts(one, one.largest_timestamp() if asks and one.base_offset in dirty else NONE) for one in live]
     found = clean_range(
         segments,
         first_dirty,
@@ -249,7 +253,7 @@ def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, no
         now_ms=now_ms,
     )
     end = found.first_uncleanable_offset
-    headers = [HeaderFacts(first_timestamp=one.first_timestamp if one.base_offset in dirty else NONE) for one in live]
+    headers = [HeaderFacts(first_timestamp=one.first_timestamp() if one.base_offset in dirty else NONE) for one in live]
     return LogToClean(
         partition,
         log,
@@ -263,7 +267,30 @@ def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, no
     )
 
 
-def _facts(segment: LogSegment, largest_timestamp: int) -> SegmentFacts:
+class _Segment(NamedTuple):
+    """A segment on the disk or in the tier."""
+
+    base_offset: int
+    size_bytes: int
+    largest_timestamp: Callable[[], int]
+    first_timestamp: Callable[[], int]
+
+    @classmethod
+    def of(cls, one: LogSegment) -> _Segment:
+        """Return a segment on the disk."""
+        return cls(one.base_offset, one.size_bytes, lambda: one.largest_timestamp, lambda: one.first_timestamp)
+
+
+def _in_tier_alone(log: Log) -> Iterator[_Segment]:
+    """Yield the segments of a log that are not on the disk any more."""
+    if (remote := log.remote) is None:
+        return
+    for one in remote.segments_between(log.log_start_offset, log.log_segments[0].base_offset):
+        largest, first = partial(int, one.max_timestamp_ms), partial(remote.first_timestamp, one)
+        yield _Segment(one.start_offset, one.size_bytes, largest, first)
+
+
+def _facts(segment: _Segment, largest_timestamp: int) -> SegmentFacts:
     return SegmentFacts(segment.base_offset, segment.size_bytes, 0, 0, 0, largest_timestamp)
 
 
@@ -283,7 +310,8 @@ class LogsToClean:
         if checkpoint is not None and checkpoint > log.log_end_offset:
             checkpoint = LONG_MAX  # so the cached range is computed again once the log end reaches the checkpoint
         stable = min(log.last_stable_offset, log.active_segment.base_offset)
-        seen = _Seen(log, log.log_segments, config, (log.log_start_offset, stable, checkpoint))
+        in_tier = None if log.remote is None else log.remote.state
+        seen = _Seen(log, log.log_segments, in_tier, config, (log.log_start_offset, stable, checkpoint))
         before = self._known.get(partition)
         if before is not None and before[0].equals(seen):
             return before[1]

@@ -45,13 +45,19 @@ from cordwood.storage.node.node import Node
 #: The sources of a topic's own configs, which `with_topic` replaces; layers from other sources stay.
 _OWN = {SourceKind.TOPIC, SourceKind.UPDATE}
 _log = logging.getLogger(__name__)
+_LIMITS = ("retention.ms", "retention.bytes")
 
 
 class Configs:
-    """The layers, and the configs resolved from them."""
+    """The layers, and the configs resolved from them.
 
-    def __init__(self, layers: Iterable[Layer]) -> None:
+    Args:
+        compacts_tiered: a tiered topic may be compacted.
+    """
+
+    def __init__(self, layers: Iterable[Layer], *, compacts_tiered: bool = False) -> None:
         self._layers = list(layers)
+        self._compacts_tiered = compacts_tiered
         for layer in self._layers:
             if not isinstance(layer, Layer):
                 raise TypeError(f"layers come from cordwood.overrides([…]), not {shown(layer)}")
@@ -80,7 +86,7 @@ class Configs:
         remembered = None
         if (found := self._remembered.get(topic)) is not None:
             remembered = Layer(Source(SourceKind.REMEMBERED, found[1], topic), found[0].texts)
-        return without_default_deletion(resolve(topic, layers, remembered))
+        return without_default_deletion(resolve(topic, layers, remembered, compacts_tiered=self._compacts_tiered))
 
     # ---- the file beside a log ---------------------------------------------------------------------------------------
 
@@ -140,7 +146,7 @@ class Configs:
 
 def _warn_of_idle_limits(config: TopicConfig) -> None:
     """Warn of explicit limits that delete nothing because no policy is set."""
-    limits = [f"{name}={config[name]}" for name in ("retention.ms", "retention.bytes") if config[name].explicit]
+    limits = [f"{name}={config[name]}" for name in _LIMITS if config[name].explicit and config.integer(name) >= 0]
     if limits and not config["cleanup.policy"].explicit:
         what = "no record is deleted by %s of topic %s: its cleanup.policy is not set. Set it to delete, or to compact"
         _log.warning(what, " and ".join(limits), config.topic)
@@ -156,8 +162,6 @@ def _read(fs: LocalFileSystem, path: str) -> LogConfigs | None:
 
 
 # ---- directories of another program ----------------------------------------------------------------------------------
-
-_LIMITS = ("retention.ms", "retention.bytes")
 
 
 @dataclass(frozen=True, slots=True)

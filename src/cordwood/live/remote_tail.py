@@ -10,6 +10,7 @@ Source: Kafka RemoteLogManager.read, RemoteLogManager.findOffsetByTimestamp.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.common.errors import DataError, KafkaStorageError, StoreError
+from cordwood.common.types import NONE
 from cordwood.fs.base import ReadableFile, TargetStore
 from cordwood.live.local_log import FetchData
 from cordwood.live.segments import RecordAtTime
@@ -29,9 +31,9 @@ from cordwood.storage.formats.offset_index import OffsetIndex
 from cordwood.storage.formats.time_index import TimeIndex
 from cordwood.storage.formats.transaction_index import AbortedTransaction, TransactionIndex
 from cordwood.storage.log.segment import header_at
+from cordwood.storage.tier.configured import LayoutKind
 from cordwood.storage.tier.local import Layout
 from cordwood.storage.tier.manifest import TierState
-from cordwood.storage.tier.remote_log import copied_log
 from cordwood.storage.tier.segments import RemoteSegment
 from cordwood.storage.tier.store import Tier, TierStore
 
@@ -118,10 +120,27 @@ class RemoteTail:
             return FetchData(first, records, 0 < limit < size, aborted)
         return None
 
-    def beside(self, fs: TargetStore, log_directory: str) -> TierStore:
-        """Return a store that shows the log with its segments in the tier."""
-        logs = {self.state.partition: copied_log(one.segment for one in self.state.segments)}
-        return TierStore(fs, Tier(self.root), self._layout, {log_directory: logs})
+    def beside(self, fs: TargetStore, directory: str) -> TierStore:
+        """Return a store that shows the log in a directory with its segments in the tier, as they are now."""
+        return TierStore(fs, Tier(self.root, kind=LayoutKind.AIVEN), self._layout, states={directory: self.state})
+
+    def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
+        """Return the segments that hold offsets from `start` on and begin below `end`."""
+        return list(itertools.takewhile(lambda one: one.start_offset < end, (one for _, one in self._from(start))))
+
+    def first_timestamp(self, segment: RemoteSegment) -> int:
+        """Return the largest timestamp of the first batch of a segment.
+
+        Raises:
+            KafkaStorageError: the tier cannot be read.
+        """
+        try:
+            with self._opened_for(segment) as opened:
+                first = header_at(opened.log, 0)
+        except (OSError, StoreError, DataError) as error:
+            self.errors += 1
+            raise KafkaStorageError(f"segment {segment.id} cannot be read from the tier: {error}") from error
+        return NONE if first is None else int(first["max_timestamp"])
 
     def _from(self, offset: int) -> Iterator[tuple[int, RemoteSegment]]:
         """Yield the segments that hold an offset and later ones, each with its place."""

@@ -13,7 +13,6 @@ Source: Kafka RemoteLogManager.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import secrets
 import socket
@@ -21,20 +20,19 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import crc32c
+from dataclasses import replace
 
 from cordwood.common.errors import CordwoodError, KafkaStorageError, RequestError
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem, TargetStore
+from cordwood.fs.base import LocalFileSystem, TargetStore
 from cordwood.live.log import Log
 from cordwood.live.metrics import MetricName, Total
 from cordwood.live.pool import LogPool
 from cordwood.live.remote_tail import RemoteTail
 from cordwood.live.segment import LogSegment
+from cordwood.live.tiered_log import TieredLog, checksum
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
-from cordwood.storage.formats.filenames import LOG_START_OFFSETS, FileKind, offset_name
+from cordwood.storage.formats.filenames import CLEANER_OFFSETS, LOG_START_OFFSETS, FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import PartitionMetadata, decode_id, encode_id, encode_partition_metadata
@@ -49,50 +47,6 @@ _EPOCHS = "tier-epochs"
 #: Milliseconds until the next attempt after the first failure; twice as long after each further one.
 _RETRY_MS, _RETRY_MS_MAX = 1_000, 60_000
 _INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
-
-
-@dataclass
-class TieredLog:
-    """A log that is open in its tier.
-
-    Attributes:
-        failures: failed attempts since the last success.
-        failing_since_ms: time of the first of them.
-        fenced: another writer has claimed the log.
-    """
-
-    log: Log
-    generations: Generations
-    remote: RemoteTail
-    failures: int = 0
-    failing_since_ms: int = NONE
-    next_attempt_ms: int = 0
-    last_error: str = ""
-    fenced: bool = False
-    copied_bytes: int = 0
-    copied_segments: int = 0
-    deleted_segments: int = 0
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    @property
-    def state(self) -> TierState:
-        """The newest committed state."""
-        return self.remote.state
-
-    def commit(self, state: TierState) -> None:
-        """Commit a state; readers use it from now on.
-
-        Raises:
-            FencedError: another writer has claimed the log.
-            StoreError, OSError: the tier failed; the state before still counts, or the next attempt finds this one.
-        """
-        self.remote.state = self.generations.commit(state)
-
-    def waiting(self) -> list[tuple[LogSegment, int]]:
-        """Return the closed segments that are not copied yet, each with the base offset of the next one."""
-        segments, end = self.log.log_segments, self.remote.copied_end
-        pairs = itertools.pairwise(segments)
-        return [(one, following.base_offset) for one, following in pairs if following.base_offset > end]
 
 
 class Tiering:
@@ -161,6 +115,9 @@ class Tiering:
         fs.sync_directory(path)
         fs.sync_directory(log_dir)
         checkpoints.update(fs, f"{log_dir}/{LOG_START_OFFSETS}", {name: state.log_start_offset})
+        if state.cleaner_checkpoint is not None:
+            # The end of the log that was lost may have been clean, and other records get its offsets.
+            checkpoints.update(fs, f"{log_dir}/{CLEANER_OFFSETS}", {name: min(state.cleaner_checkpoint, end)})
         _log.info("%s was restored from %s, up to offset %d", path, self.root, end)
 
     def open_all(self) -> None:
@@ -196,12 +153,13 @@ class Tiering:
             _log.info("%d objects of %s were deleted, which a crash left", count, partition)
         if log.log_end_offset < state.copied_end:
             self._continue_behind(log, state)
+        log.drop_below(state.local_floor)
         local_start = log.log_segments[0].base_offset
         start = max(log.log_start_offset, state.log_start_offset)
         remote = RemoteTail(self._layout, self.root, state)
         log.use_remote(remote, start if state.segments else max(start, local_start))
         with self._lock:
-            self._logs[partition] = TieredLog(log, generations, remote)
+            self._logs[partition] = TieredLog(log, self._layout, generations, remote)
 
     def _continue_behind(self, log: Log, state: TierState) -> None:
         """Let a log go on after its last record in the tier: a crash has lost the end of its local part."""
@@ -230,17 +188,16 @@ class Tiering:
                 self._attempt(one)
 
     def _attempt(self, one: TieredLog) -> None:
+        if not one.lock.acquire(blocking=False):
+            return  # a clean puts segments into the tier, which may take long
         try:
-            with one.lock:
-                if one.log.config.copies_to_tier:
-                    self._copy(one)
-                self._retain(one)
-                self._delete_gone(one)
+            if one.log.config.copies_to_tier:
+                self._copy(one)
+            self._retain(one)
+            self._delete_gone(one)
             one.failures, one.failing_since_ms, one.last_error = 0, NONE, ""
         except FencedError as error:
-            one.fenced, one.last_error = True, str(error)
-            _log.error("%s", error)
-            one.log.refuse_changes()
+            one.fence(error)
         except (OSError, CordwoodError) as error:
             now_ms = self._now()
             one.failing_since_ms = now_ms if not one.failures else one.failing_since_ms
@@ -248,6 +205,8 @@ class Tiering:
             one.failures += 1
             one.last_error = str(error)
             _log.warning("%s: the tier failed %d times: %s", one.log.name, one.failures, error)
+        finally:
+            one.lock.release()
 
     def _now(self) -> int:
         return self._pool.clock()
@@ -265,9 +224,18 @@ class Tiering:
                     copied.append(self._upload(one, segment, next_base))
         finally:
             if copied:
-                one.commit(replace(one.state, segments=(*one.state.segments, *copied)))
+                state = replace(one.state, segments=(*one.state.segments, *copied))
+                one.commit(replace(state, cleaner_checkpoint=self._cleaned_to(one)))
                 one.copied_segments += len(copied)
                 one.copied_bytes += sum(each.segment.size_bytes for each in copied)
+
+    def _cleaned_to(self, one: TieredLog) -> int | None:
+        """Return the end of the cleaned part of a log; None before its first clean."""
+        cleaner, known = self._pool.cleaner, one.state.cleaner_checkpoint
+        if cleaner is None or not one.log.config.compact:
+            return known
+        here = cleaner.manager.all_cleaner_checkpoints().get(one.partition)
+        return max((each for each in (known, here) if each is not None), default=None)
 
     def _upload(self, one: TieredLog, segment: LogSegment, next_base: int) -> TierSegment:
         fs, log, key = self._pool.fs, one.log, one.state.partition
@@ -301,7 +269,7 @@ class Tiering:
             transaction_index_empty=FileKind.TRANSACTION_INDEX not in files,
         )
         self._layout.write(new, files, None)
-        return TierSegment(new, _crc(fs, files[FileKind.LOG]))
+        return TierSegment(new, checksum(fs, files[FileKind.LOG]))
 
     def _retain(self, one: TieredLog) -> None:
         """Commit the deletions by remote retention, and a log start that moved."""
@@ -427,11 +395,3 @@ def _epochs_within(entries: Sequence[EpochEntry], start: int, end: int) -> tuple
     before = [entry.epoch for entry in entries if entry.start_offset <= start]
     first = EpochEntry(before[-1] if before else 0, start)
     return (first, *(entry for entry in entries if start < entry.start_offset < end))
-
-
-def _crc(fs: LocalFileSystem, path: str) -> int:
-    crc = 0
-    with fs.open(path) as file:
-        for at in range(0, file.size(), COPY_BUFFER_BYTES):
-            crc = crc32c.crc32c(file.read(at, COPY_BUFFER_BYTES), crc)
-    return crc

@@ -257,9 +257,14 @@ class UnifiedLog:
                 self._set_high_watermark(log_start_offset)
 
     @property
+    def is_partial(self) -> bool:
+        """Whether a part of the log may be in a tier that is not open, so that no clean would see all keys."""
+        return self.remote is None and self.config.tiered
+
+    @property
     def _waits_for_tier(self) -> bool:
         """Whether the log is tiered, but not open in its tier yet: nothing of it may be deleted."""
-        return self._has_tier and self.remote is None and self.config.tiered
+        return self._has_tier and self.is_partial
 
     def update_config(self, config: TopicConfig) -> None:
         """Use these configs from now on."""
@@ -873,6 +878,15 @@ class UnifiedLog:
             # Count them, but write no line: the cleaner writes a line for each clean.
             removed = max(0, segments - len(local.segments)), max(0, size_bytes - self.size_bytes)
             self._removals.count(Removal.COMPACTION, *removed)
+
+    def drop_below(self, offset: int) -> None:
+        """Remove the segments on the disk below an offset: the tier has the log up to there, and differs from them."""
+        with self._lock, self._local.guarded("removing segments that were replaced in the tier"):
+            replaced = [one for one in self._local.segments.all[:-1] if one.base_offset < offset]
+            if replaced:
+                self._local.check_open()
+                self._local.remove(replaced)
+                self._delete_snapshots(replaced)
 
     # ---- truncation --------------------------------------------------------------------------------------------------
 

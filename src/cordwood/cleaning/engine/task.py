@@ -187,6 +187,24 @@ class Output:
             names = tuple(name for name, _ in self.files if _offset_of(name) in outputs)
             yield Replacement(self.folder, names, frozenset(replaced), frozenset(outputs), self.cleaned.end_offset)
 
+    def split_at(self, offset: int) -> tuple[Output, Output]:
+        """Return the output of the groups that begin below an offset, and of all others; both without counts."""
+        groups = [*zip(self.cleaned.replaced, self.cleaned.outputs, strict=True)]
+        below, rest = ([one for one in groups if (one[0][0] < offset) == is_below] for is_below in (True, False))
+        first, second = (
+            replace(
+                self,
+                cleaned=replace(
+                    self.cleaned,
+                    replaced=tuple(replaced for replaced, _ in some),
+                    outputs=tuple(outputs for _, outputs in some),
+                    segments=(),
+                ),
+            )
+            for some in (below, rest)
+        )
+        return first, second
+
     def group_bytes(self) -> Iterator[int]:
         """Yield the size of each group's outputs on disk; 0 for groups that were not written."""
         for outputs in self.cleaned.outputs:
@@ -206,6 +224,7 @@ def put_in_place(
     *,
     changing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     index_bytes_max: int | None = None,
+    shown: TargetStore | None = None,
 ) -> None:
     """Replace the old segments of a partition, and their key indexes, by a clean's output.
 
@@ -221,6 +240,7 @@ def put_in_place(
         swap_in: replaces the segments of one group; durable on return.
         changing: wraps the change of each group, and of the indexes; raises once the clean must stop.
         index_bytes_max: see `limit_indexes`.
+        shown: shows the log with its segments in a tier; None if it is on the disk alone.
     """
     for replacement in output.by_group():
         with changing():
@@ -230,7 +250,7 @@ def put_in_place(
             swap_in(replacement)
     with changing(), contextlib.suppress(OSError):
         key_indexes.take_over_indexes(fs, task.path, output.indexes, task.index_root)
-        parsed = [parse_file(info.name) for info in fs.list(task.path)]
+        parsed = [parse_file(info.name) for info in (shown or fs).list(task.path)]
         logs = [file for file in parsed if file is not None and file.kind is FileKind.LOG]
         segments = {file.offset for file in logs if file.temporary is Temporary.NONE}
         key_indexes.remove_indexes(fs, task.path, segments, task.index_root)

@@ -233,7 +233,7 @@ class Node:
         layers = internal_layers(topic) if self.metadata is None else ()
         if self.metadata is not None:
             layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
-        return resolve(topic, (*layers, *self.said), self._remembered(topic))
+        return resolve(topic, (*layers, *self.said), self._remembered(topic), compacts_tiered=self.opens_tier)
 
     def _remembered(self, topic: str) -> Layer | None:
         """Return the configs that a live log of a topic last wrote to a file; None if the metadata has the topic."""

@@ -74,7 +74,13 @@ class StoredObjects:
 
 
 class Layout(Protocol):
-    """Where a tier keeps the files of its segments."""
+    """Where a tier keeps the files of its segments.
+
+    Attributes:
+        store: has its objects.
+    """
+
+    store: TargetStore
 
     @abstractmethod
     def kinds(self, segment: RemoteSegment) -> Mapping[FileKind, int | None]:
@@ -212,7 +218,7 @@ class LocalLayout(Layout):
     """
 
     def __init__(self, store: TargetStore, root: str) -> None:
-        self._store = store
+        self.store = store
         self._root = root.rstrip("/") or "/"
         self._folder: str | None = None
         #: Files of each partition's folder at its last listing, by the stems of their names.
@@ -232,11 +238,11 @@ class LocalLayout(Layout):
         check_names(segment)
         if kind not in _ENDINGS:
             raise FileNotFoundError(errno.ENOENT, "a tier has no such files", kind)
-        return self._store.open(posixpath.join(self._folder_of(segment), object_stem(segment) + _ENDINGS[kind]))
+        return self.store.open(posixpath.join(self._folder_of(segment), object_stem(segment) + _ENDINGS[kind]))
 
     @override
     def segments(self, topic: str | None = None, without: Container[TopicIdPartition] = ()) -> Iterator[RemoteSegment]:
-        for name, is_directory in self._store.names_in(self._top()).items():
+        for name, is_directory in self.store.names_in(self._top()).items():
             partition = _partition_of(name) if is_directory else None
             if partition is None or topic not in (None, partition[0].topic):
                 continue
@@ -254,7 +260,7 @@ class LocalLayout(Layout):
 
     @override
     def objects(self) -> Iterator[StoredObjects]:
-        for info in self._store.list(self._top()):
+        for info in self.store.list(self._top()):
             path = posixpath.join(self._top(), info.name)
             found = _partition_of(info.name) if info.is_directory else None
             if found is None:
@@ -262,7 +268,7 @@ class LocalLayout(Layout):
                 continue
             topic_partition, topic_id = found
             partition = TopicIdPartition(topic_id, topic_partition.topic, topic_partition.partition)
-            yield from grouped(self._store.list(path), path, _NAME, partition)
+            yield from grouped(self.store.list(path), path, _NAME, partition)
 
     @override
     def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
@@ -279,7 +285,7 @@ class LocalLayout(Layout):
     def write(self, segment: RemoteSegment, files: Mapping[FileKind, str], like: RemoteSegment | None) -> bytes | None:
         for kind, path in zip(_ENDINGS, self.object_paths(segment), strict=True):
             if kind in files:
-                upload(self._store, files[kind], path)
+                upload(self.store, files[kind], path)
         self._listings.pop(self._folder_of(segment), None)
         return None
 
@@ -332,7 +338,7 @@ class LocalLayout(Layout):
         """Return the last offset of a segment's log, found from the last entry of its index on."""
         index = offset_index.decode(self._read_small(path, FileKind.OFFSET_INDEX), start)
         last, position = start, int(index.positions[-1]) if index.entries else 0
-        with self._store.open(path + _ENDINGS[FileKind.LOG]) as file:
+        with self.store.open(path + _ENDINGS[FileKind.LOG]) as file:
             while (batch := header_at(file, position)) is not None:
                 last = max(last, int(batch["last_offset"]))
                 position += int(batch["size_bytes"])
@@ -340,7 +346,7 @@ class LocalLayout(Layout):
 
     def _read_small(self, path: str, kind: FileKind) -> bytes:
         path += _ENDINGS[kind]
-        with self._store.open(path) as file:
+        with self.store.open(path) as file:
             if (size := file.size()) > SMALL_FILE_BYTES_MAX:
                 raise CorruptFileError(f"{size} bytes, more than such a file ever has", path=path)
             return file.read(0, size)
@@ -348,7 +354,7 @@ class LocalLayout(Layout):
     def _top(self) -> str:
         """Return the folder of the partitions' folders."""
         if self._folder is None:
-            below = FOLDER in self._store.names_in(self._root)
+            below = FOLDER in self.store.names_in(self._root)
             self._folder = posixpath.join(self._root, FOLDER) if below else self._root
         return self._folder
 
@@ -359,7 +365,7 @@ class LocalLayout(Layout):
         files: dict[str, dict[FileKind, FileInfo]] = {}
         # A file can lie where a partition's folder would be: then Kafka's copies fail.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            for info in self._store.list(folder):
+            for info in self.store.list(folder):
                 match = _NAME.fullmatch(info.name)
                 if match and not info.is_directory and int(match[1][:20]) <= MAX_OFFSET:
                     files.setdefault(match[1], {})[_KINDS[match[2]]] = info

@@ -127,8 +127,9 @@ class TierState:
 
     @property
     def copied_end(self) -> int:
-        """Offset after the last segment; the log start offset without a segment."""
-        return self.segments[-1].segment.end_offset + 1 if self.segments else self.log_start_offset
+        """The tier has the log up to this offset: the one after the last segment, unless a clean left nothing there."""
+        end = self.segments[-1].segment.end_offset + 1 if self.segments else self.log_start_offset
+        return max(end, self.local_floor)
 
 
 def answers_of(state: TierState, start: int, end: int) -> list[Answer]:

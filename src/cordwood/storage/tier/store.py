@@ -139,20 +139,27 @@ def with_configured_tier(
 
 @dataclass(frozen=True, slots=True)
 class TierLocation:
-    """The location of a store that shows logs with their tier."""
+    """The location of a store that shows logs with their tier.
+
+    Attributes:
+        local: location of the log directories.
+        remote: location of the store that has the tier.
+        states: what live logs have in the tier, by directory; others have what the tier says when it is read.
+    """
 
     local: Location[TargetStore]
     tier: Tier
+    remote: Location[TargetStore]
+    states: Mapping[str, TierState]
 
     @property
     def in_this_process(self) -> bool:
         """Whether only this process can open the store."""
-        return self.local.in_this_process
+        return self.local.in_this_process or self.remote.in_this_process
 
     def open(self) -> TierStore:
         """Open the store."""
-        store = self.local.open()
-        return TierStore(store, self.tier, self.tier.open(store))
+        return TierStore(self.local.open(), self.tier, self.tier.open(self.remote.open()), states=self.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +261,14 @@ class TierStore(WrappedTargetStore):
         layout: Layout,
         logs: Mapping[str, Mapping[TopicIdPartition, RemoteLog]] = {},
         *,
+        states: Mapping[str, TierState] = {},
         pass_over: bool = False,
     ) -> None:
         """Show a store with a tier.
 
         Args:
             logs: the remote logs of a directory that has no metadata topic.
+            states: what live logs have in the tier, by directory, instead of their newest manifests.
             pass_over: pass over manifests, and records of the metadata topic, that cannot be decoded, instead of
                 raising their errors.
         """
@@ -270,6 +279,7 @@ class TierStore(WrappedTargetStore):
         self.damaged: dict[str, tuple[TopicIdPartition, CorruptFileError]] = {}
         self._pass_over = pass_over
         self._logs = dict(logs)
+        self._states = dict(states)
         self._reading = threading.Lock()
         self._metadata: dict[tuple[str, TopicIdPartition], str] = {}
         self._parts: dict[str, RemotePart | None] = {}
@@ -283,7 +293,7 @@ class TierStore(WrappedTargetStore):
 
     @override
     def location(self) -> Location[TargetStore]:
-        return TierLocation(self._store.location(), self.tier)
+        return TierLocation(self._store.location(), self.tier, self.layout.store.location(), self._states)
 
     def to_check(self) -> TierStore:
         """Return a store that reads the metadata topic anew, and passes over records that cannot be decoded."""
@@ -370,6 +380,8 @@ class TierStore(WrappedTargetStore):
         directory = posixpath.dirname(path)
         if entries is None:
             entries = super().list(path)
+        if path in self._states:
+            return self._part_of(self._states[path], path, entries, self._log_start(directory, name.topic_partition))
         home, log = directory, self.remote_logs(directory).get(key)
         if log is None and (state := self._state_for(path, key)) is not None:
             return self._part_of(state, path, entries, self._log_start(directory, name.topic_partition))

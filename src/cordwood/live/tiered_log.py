@@ -1,0 +1,89 @@
+"""A live log that is open in its tier: its newest committed state, and who may change it.
+
+Whoever changes what the log has in the tier, or replaces segments that are still to be copied, holds its lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from dataclasses import dataclass, field
+
+import crc32c
+
+from cordwood.common.types import NONE, TopicPartition
+from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem
+from cordwood.live.log import Log
+from cordwood.live.remote_tail import RemoteTail
+from cordwood.live.segment import LogSegment
+from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.generations import FencedError, Generations
+from cordwood.storage.tier.manifest import TierState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class TieredLog:
+    """A log that is open in its tier.
+
+    Attributes:
+        failures: failed attempts since the last success.
+        failing_since_ms: time of the first of them.
+        fenced: another writer has claimed the log.
+    """
+
+    log: Log
+    layout: AivenLayout
+    generations: Generations
+    remote: RemoteTail
+    failures: int = 0
+    failing_since_ms: int = NONE
+    next_attempt_ms: int = 0
+    last_error: str = ""
+    fenced: bool = False
+    copied_bytes: int = 0
+    copied_segments: int = 0
+    deleted_segments: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The log's partition."""
+        return TopicPartition(self.state.partition.topic, self.state.partition.partition)
+
+    @property
+    def state(self) -> TierState:
+        """The newest committed state."""
+        return self.remote.state
+
+    def commit(self, state: TierState) -> None:
+        """Commit a state; readers use it from now on.
+
+        Raises:
+            FencedError: another writer has claimed the log.
+            StoreError, OSError: the tier failed; the state before still counts, or the next attempt finds this one.
+        """
+        self.remote.state = self.generations.commit(state)
+
+    def fence(self, error: FencedError) -> None:
+        """Take no more changes: another writer has claimed the log."""
+        self.fenced, self.last_error = True, str(error)
+        _log.error("%s", error)
+        self.log.refuse_changes()
+
+    def waiting(self) -> list[tuple[LogSegment, int]]:
+        """Return the closed segments that are not copied yet, each with the base offset of the next one."""
+        segments, end = self.log.log_segments, self.remote.copied_end
+        pairs = itertools.pairwise(segments)
+        return [(one, following.base_offset) for one, following in pairs if following.base_offset > end]
+
+
+def checksum(fs: LocalFileSystem, path: str) -> int:
+    """Return the CRC-32C of a file."""
+    crc = 0
+    with fs.open(path) as file:
+        for at in range(0, file.size(), COPY_BUFFER_BYTES):
+            crc = crc32c.crc32c(file.read(at, COPY_BUFFER_BYTES), crc)
+    return crc
