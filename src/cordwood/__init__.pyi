@@ -4,6 +4,7 @@ from cordwood.api import brokers as brokers
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
 from cordwood.api import clean_in_tier as clean_in_tier
+from cordwood.api import compare as compare
 from cordwood.api import configs as configs
 from cordwood.api import erase_check as erase_check
 from cordwood.api import explain as explain
@@ -38,6 +39,7 @@ from cordwood.commands.cluster import BrokersListing as BrokersListing
 from cordwood.commands.cluster import ConfigEntry as ConfigEntry
 from cordwood.commands.cluster import ConfigsListing as ConfigsListing
 from cordwood.commands.cluster import TopicsListing as TopicsListing
+from cordwood.commands.compare import CompareResult as CompareResult
 from cordwood.commands.fetch import FetchResult as FetchResult
 from cordwood.commands.fetch import fetch as fetch
 from cordwood.commands.opening import open_log as open_log
@@ -69,6 +71,7 @@ from cordwood.common.errors import RequestError as RequestError
 from cordwood.common.errors import UndecodableError as UndecodableError
 from cordwood.common.types import Isolation as Isolation
 from cordwood.common.types import TopicPartition as TopicPartition
+from cordwood.comparison.values import PartitionComparison as PartitionComparison
 from cordwood.fs.posix import PosixFileSystem as PosixFileSystem
 from cordwood.live.log import FetchIsolation as FetchIsolation
 from cordwood.live.log import Log as Log

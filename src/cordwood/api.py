@@ -46,6 +46,7 @@ MODULES: Mapping[str, str] = {
     "clean_in_tier": "cordwood.commands.clean_in_tier",
     "abort_transaction": "cordwood.commands.abort_transaction",
     "verify": "cordwood.commands.verify",
+    "compare": "cordwood.commands.compare",
     "simulate": "cordwood.simulation.simulate",
     "explain": "cordwood.simulation.explain",
     "latest_table": "cordwood.commands.table",

@@ -10,6 +10,7 @@ from cordwood.cleaning.engine.results import CleanResult, ExactPlan
 from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.cleaning.rules.plan import Plan
 from cordwood.commands.cluster import BrokersListing, ConfigsListing, TopicsListing
+from cordwood.commands.compare import CompareResult
 from cordwood.commands.why.facts import WhyResult
 from cordwood.commands.why.found_keys import ErasureResult, GetResult
 from cordwood.common.arguments import AnyPath
@@ -980,6 +981,66 @@ def verify(
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         RequestError: a path is a file; the directories belong to different brokers; or Spark does not start.
+    """
+
+def compare(
+    *paths: AnyPath,
+    spark: SparkSession | None = None,
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
+    brokers: Sequence[str] = (),
+    sample: float = 1.0,
+    engine: str | None = None,
+    master: str = "local[*,4]",
+    rate: int | None = None,
+    archive: AnyPath | None = None,
+    task_timeout: int = 1800,
+) -> CompareResult:
+    """Compare the replicas of each partition in the directories of several brokers.
+
+    Each replica is compared with the one to believe: the one with the newest last leader epoch, then the highest end.
+    The directories are only read.
+
+    Args:
+        paths: log directories of two or more brokers, folders of several, or partition directories.
+        spark: a session to use, which is left running; default: a new one.
+        on_start: called with a description of what will be compared, and the number of bytes that will be read.
+        on_progress: called with the number of bytes read so far.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+        tier_keys: A private key (PEM) for encrypted segments.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
+        sample: Compare the values of this share of the keys, other ones in each run. Batches are compared all the
+            same. Default: 1, all keys.
+        engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
+            Default: spark if it is installed, else here.
+        master: Spark master URL of a new session. Default: this machine.
+        rate: Limit reads and writes of all tasks together to this many bytes per second. Default: no limit.
+        archive: Python environment for the executors of a cluster, made by `cordwood pack`. Default: the executors
+            have their own.
+        task_timeout: Give up if no task has made progress for this many seconds, as when a disk hangs. Default:
+            1800.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no partition was selected, or none has two replicas.
+        RequestError: a path is a file; the directories belong to different clusters; or Spark does not start.
     """
 
 def simulate(

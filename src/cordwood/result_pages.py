@@ -7,13 +7,14 @@ from typing import Any
 
 from cordwood.cleaning.engine.results import CleanResult
 from cordwood.cleaning.proof.violations import VerifyResult
+from cordwood.commands.compare import CompareResult
 from cordwood.commands.why.found_keys import ErasureResult
 from cordwood.common.text import Paged
 from cordwood.simulation.pages import explain_body, simulation_body
 from cordwood.simulation.sizing.result import ExplainResult, SimulationResult
 from cordwood.view.pages.frame import Links, one_file
 from cordwood.view.pages.markup import Content
-from cordwood.view.pages.results import clean_body, erasure_body, proof_body
+from cordwood.view.pages.results import clean_body, comparison_body, erasure_body, proof_body
 
 #: For each class of result, the page's title and the function that builds its body.
 _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
@@ -22,6 +23,7 @@ _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
     SimulationResult: ("Simulation", simulation_body),
     ExplainResult: ("What if", explain_body),
     VerifyResult: ("Proof", proof_body),
+    CompareResult: ("Replicas", comparison_body),
 }
 
 

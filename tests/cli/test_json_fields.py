@@ -7,6 +7,7 @@ programs, and belongs in the changelog; a new line does not.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ COMMANDS = {
     "groups": ("DIR",),
     "clean": ("DIR", "--output", "COPY", "--engine", "here", *NOW),
     "verify": ("DIR", "COPY", "--engine", "here"),
+    "compare": ("--broker", "1=DIR", "--broker", "2=COPY", "--engine", "here"),
     "undo": ("OLD",),
     "fetch": ("URL", "COPY"),
     "explain": ("DIR", "--topic", "orders", "--config", "min.cleanable.dirty.ratio=0.1", *NOW),
@@ -51,6 +53,14 @@ def prepare(verb: str, logs: str, places: dict[str, str]) -> None:
     given: Any = {"engine": "here", "now_ms": int(NOW[1]), "topics": ["orders"]}
     if verb == "verify":
         cordwood.clean(logs, output=places["COPY"], **given)
+    if verb == "compare":
+        cordwood.clean(logs, output=places["COPY"], **given)
+        Path(places["COPY"], "meta.properties").unlink()
+        # A difference of each sort, so that all fields are shown.
+        for path in sorted(Path(places["COPY"], "orders-0").glob("*.log"))[1:2]:
+            path.unlink()
+        recovery = Path(places["COPY"], "recovery-point-offset-checkpoint")
+        recovery.write_text(re.sub(r"(orders 0) \d+", r"\1 999999", recovery.read_text()))
     if verb == "undo":
         cordwood.clean_in_place(logs, keep_old=places["OLD"], single_copy=True, ignore_ratio=True, **given)
     if verb == "fetch":
@@ -78,7 +88,8 @@ def shown(verb: str, folder: Path) -> dict[str, set[str]]:
     places = {"DIR": str(folder / "logs"), "INDEXES": str(folder / "indexes"), "COPY": str(folder / "copy")}
     places |= {"OLD": str(folder / "old"), "URL": "memory://fields/copy", "ARCHIVE": str(folder / "environment.tar.gz")}
     prepare(verb, places["DIR"], places)
-    done = run(verb, *(places.get(word, word) for word in COMMANDS[verb]), "--json", exits=None)
+    words = [name + places.get(path, path) for name, path in map(_divided, COMMANDS[verb])]
+    done = run(verb, *words, "--json", exits=None)
     assert done.exit_code in (0, 1), done.output
     text = done.stdout
     documents = [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
@@ -88,6 +99,12 @@ def shown(verb: str, folder: Path) -> dict[str, set[str]]:
         for path, type_name in fields(document, kind):
             found.setdefault(path, set()).add(type_name)
     return found
+
+
+def _divided(word: str) -> tuple[str, str]:
+    """The name before a path, as in `1=DIR`, and the rest."""
+    name, sign, path = word.partition("=")
+    return (name + sign, path) if sign and name.isdigit() else ("", word)
 
 
 def promised() -> dict[str, dict[str, set[str]]]:

@@ -85,7 +85,7 @@ def test_a_proof_says_that_the_disk_of_its_files_is_full_and_leaves_none(
         verify(str(log), str(log), **engine)
     if free_bytes > 4 * KIB:
         assert isinstance(raised.value, NoSpaceError)
-        assert "nothing is proved. Free some of that disk, or name a folder on another one with TMPDIR" in str(
+        assert "there is no result. Free some of that disk, or name a folder on another one with TMPDIR" in str(
             raised.value
         )
     assert list(disk.iterdir()) == [filler]

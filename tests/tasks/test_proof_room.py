@@ -12,8 +12,8 @@ import cordwood
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.proof import producers, prove, room
 from cordwood.cleaning.proof.pairs import Pair, Side
-from cordwood.cleaning.proof.prove import ProofSite
 from cordwood.cleaning.proof.scratch import Scratch
+from cordwood.cleaning.proof.site import TaskSite
 from cordwood.cleaning.rules.plan import Compaction
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.tasks.proof_room import proof_bytes
@@ -40,7 +40,7 @@ def files_of_proof(partition: Path, end: int, scratch: Path) -> int:
     scratch.mkdir()
     side = Side(str(partition), 0)
     pair = Pair(None, side, side, first_uncleanable=end)
-    (verdict,) = prove.prove(each, 2, FS, [pair], ProofSite(FS.location(), Scratch(FS.location(), str(scratch))))
+    (verdict,) = prove.prove(each, 2, FS, [pair], TaskSite(FS.location(), Scratch(FS.location(), str(scratch))))
     assert verdict.holds
     return sum(path.stat().st_size for path in scratch.iterdir())
 

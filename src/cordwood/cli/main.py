@@ -63,6 +63,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "partitions",
             "Foretell a broker's start, and find every inconsistency; exit status 1 if anything is damaged.",
         ),
+        "compare": (
+            "comparison",
+            "Compare the replicas of each partition; exit status 1 if an election could change what consumers see.",
+        ),
         "view": ("view", "Show disks, topics, removable data and its causes as pages in a browser, or as one file."),
         "simulate": ("simulation", "Predict the disk that a topic will take: months of a workload, in seconds."),
         "explain": ("simulation", "Predict the effect of other configs on a topic's log, now and over weeks."),

@@ -573,6 +573,28 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """The options of `compare`."""
+
+    selection: Selection = field(default_factory=Selection)
+    named: NamedBrokers = field(default_factory=NamedBrokers)
+    sample: Annotated[
+        float,
+        Option(
+            "Compare the values of this share of the keys, other ones in each run. Batches are compared all the same. "
+            "Default: 1, all keys.",
+            metavar="SHARE",
+        ),
+    ] = 1.0
+    tasks: TaskOptions = field(default_factory=TaskOptions)
+
+    def __post_init__(self) -> None:
+        """Raise RequestError unless the share is above 0 and at most 1."""
+        if not 0 < self.sample <= 1:
+            raise RequestError(f"--sample {self.sample:g}: give a share of the keys, above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortOptions:
     """The options of `abort-transaction`."""
 

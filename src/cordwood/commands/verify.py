@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from cordwood.cleaning.engine import progress
 from cordwood.cleaning.engine.progress import Counters, OnProgress
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
-from cordwood.cleaning.proof.prove import ProofSite, prove
+from cordwood.cleaning.proof.prove import prove
 from cordwood.cleaning.proof.scratch import Scratch, no_space
+from cordwood.cleaning.proof.site import TaskSite
 from cordwood.cleaning.proof.violations import MEANINGS, Verdict, VerifyResult, Violation
 from cordwood.commands.opening import open_to_copy
 from cordwood.commands.options import VerifyOptions
 from cordwood.common.errors import ConfigError, NotFoundError
-from cordwood.common.text import Cells, Column, bytes_text, number, printable, register
+from cordwood.common.text import Cells, Column, bytes_text, key_text, number, printable, register
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store, TargetStore, is_full
 from cordwood.fs.paced import Limit, throttled_store
@@ -272,7 +273,7 @@ def verify_pairs(
         if not runner.is_on_this_machine:
             runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
         counting = None if counters is None else counters.counting
-        site = ProofSite(location, Scratch(scratch.location(), folder), counting)
+        site = TaskSite(location, Scratch(scratch.location(), folder), counting)
         return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
 
 
@@ -384,7 +385,7 @@ def _document(result: VerifyResult) -> dict[str, Any]:
 
 def _violation_document(violation: Violation) -> dict[str, Any]:
     """Return a violation as one JSON value."""
-    key = None if violation.key is None else _key_text(violation.key)
+    key = None if violation.key is None else key_text(violation.key)
     return {
         "kind": violation.kind,
         "what": violation.what,
@@ -394,22 +395,13 @@ def _violation_document(violation: Violation) -> dict[str, Any]:
     }
 
 
-def _key_text(key: bytes) -> str:
-    """Return a key as readable text, or as `0x…` if it is not UTF-8."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        return f"0x{key.hex()}"
-    return text if text.isprintable() else f"0x{key.hex()}"
-
-
 def _violation_lines(violations: Sequence[Violation], totals: Mapping[str, int]) -> Iterator[str]:
     for kind, total in totals.items():
         named = [one for one in violations if one.kind == kind]
         yield f"  {kind}: {total:,} – {MEANINGS[ViolationKind(kind)]}"
         for one in named:
             offset = "" if one.offset is None else f"offset {one.offset}"
-            key = "" if one.key is None else f"key {_key_text(one.key)}"
+            key = "" if one.key is None else f"key {key_text(one.key)}"
             said = "" if one.what == MEANINGS[one.kind] else printable(one.what)
             yield "    " + ", ".join(part for part in (printable(one.path), offset, key, said) if part)
         if total > len(named):
@@ -421,7 +413,7 @@ VIOLATIONS: Cells = (
     (Column("KIND"), lambda violation: violation.kind),
     (Column("FILE"), lambda violation: printable(violation.path) or "-"),
     (Column("OFFSET", right=True), lambda violation: "-" if violation.offset is None else str(violation.offset)),
-    (Column("KEY"), lambda violation: "-" if violation.key is None else _key_text(violation.key)),
+    (Column("KEY"), lambda violation: "-" if violation.key is None else key_text(violation.key)),
     (Column("FACT"), lambda violation: printable(violation.what)),
 )
 

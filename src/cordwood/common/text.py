@@ -195,6 +195,15 @@ def duration_text(ms: float | None) -> str:
 # Keys and values in a cell of a table.
 
 
+def key_text(key: bytes) -> str:
+    """Return a key as readable text, or as `0x…` if it is not UTF-8."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return text if text.isprintable() else f"0x{key.hex()}"
+
+
 def cut_off(text: str, characters_max: int) -> str:
     """Cut a text to the size of a cell. Only its start is made printable, so a huge text costs little."""
     text = printable(text[: characters_max + 1])

@@ -154,7 +154,7 @@ def enter_records(data_address, rows, ranks, rules, there, between, points, entr
 
 
 @njit(inline="always")
-def _mixed(low):
+def mixed(low):
     """Return 64 bits that each depend on all bits of a fingerprint; fingerprints of short keys are close together."""
     low = (low & PRIME) * _MIX_0
     low ^= low >> U64(32)
@@ -164,7 +164,7 @@ def _mixed(low):
 @njit(inline="always")
 def _section(entry, ranges):
     """Return the section of an entry: removed and remaining records have separate sections in each hash range."""
-    number = ((_mixed(entry["low"]) >> U64(32)) * U64(ranges)) >> U64(32)
+    number = ((mixed(entry["low"]) >> U64(32)) * U64(ranges)) >> U64(32)
     return np.int64(number) * 2 + (0 if entry["low"] & WENT != U64(0) else 1)
 
 
@@ -224,7 +224,7 @@ def keep_last(entries, starts, slots):
             one = entries[i]
             place = to
             if not is_there:
-                at = np.int64(_mixed(one["low"]) & U64(size - 1))
+                at = np.int64(mixed(one["low"]) & U64(size - 1))
                 while slots[at] != FREE and not _is_same_key(entries[slots[at]], one):
                     at = (at + 1) & (size - 1)
                 if slots[at] == FREE:
@@ -241,7 +241,7 @@ def keep_last(entries, starts, slots):
 @njit(inline="always")
 def _home(table, low):
     # Within a hash range the upper bits are almost the same.
-    return np.int64(_mixed(low) & U64(table.size - 1))
+    return np.int64(mixed(low) & U64(table.size - 1))
 
 
 @njit(inline="always")

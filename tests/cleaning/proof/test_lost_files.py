@@ -12,8 +12,8 @@ import pytest
 
 from cordwood.cleaning.proof import prove
 from cordwood.cleaning.proof.pairs import Pair, Side
-from cordwood.cleaning.proof.prove import ProofSite
 from cordwood.cleaning.proof.scratch import Scratch
+from cordwood.cleaning.proof.site import TaskSite
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
@@ -68,7 +68,7 @@ def proved(pair: Pair, folder: Path, spoil: Callable[[Path], None], stage: str, 
                 spoil(path)
         return [do(item) for item in items]
 
-    site = ProofSite(FS.location(), Scratch(FS.location(), str(folder)))
+    site = TaskSite(FS.location(), Scratch(FS.location(), str(folder)))
     (verdict,) = prove.prove(each, 2, FS, [pair], site)
     return verdict, compared
 
@@ -100,7 +100,7 @@ def test_where_there_is_one_core_one_task_compares_all_ranges_and_judges(
         folder = tmp_path / f"{cores}"
         folder.mkdir()
         run.clear()
-        verdicts += prove.prove(each, cores, FS, [pair], ProofSite(FS.location(), Scratch(FS.location(), str(folder))))
+        verdicts += prove.prove(each, cores, FS, [pair], TaskSite(FS.location(), Scratch(FS.location(), str(folder))))
         assert any(folder.iterdir()), "what is large is in files"
         assert (sum(run) == 1) == (cores == 1)
     assert verdicts[0] == verdicts[1] and verdicts[0].holds
@@ -110,6 +110,6 @@ def test_where_there_is_one_core_one_task_compares_all_ranges_and_judges(
 def test_a_proof_whose_files_are_spoilt_each_time_says_so(
     pair: Pair, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
-    with pytest.raises(DataError, match="was lost or damaged 4 times, so nothing is proved") as caught:
+    with pytest.raises(DataError, match="was lost or damaged 4 times, so there is no result") as caught:
         proved(pair, tmp_path / "spoilt", spoil, "judge", 100)
     assert "TMPDIR" in str(caught.value)

@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.proof import quick
-from cordwood.cleaning.proof.judging import SUMMARY, Judge, Summaries
+from cordwood.cleaning.proof.judging import SUMMARY, Judge, Judging, Summaries
 from cordwood.cleaning.proof.keys import KeyEntries, KeyRules
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Pair, Piece, ViolationKind
-from cordwood.cleaning.proof.producers import SEEN, ProducerNotes
+from cordwood.cleaning.proof.producers import SEEN, Noting, ProducerNotes
 from cordwood.cleaning.proof.reading import Entries, PairRange, RangeWindows, Sampler
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchWriter
 from cordwood.cleaning.proof.transactions import ABORTED
@@ -68,7 +68,7 @@ class RangeResult:
 
 
 #: Compares both states of a range; the second is None if both have the same files.
-_Pass = Callable[[RangeWindows, RangeWindows | None, Judge, ProducerNotes], None]
+_Pass = Callable[[RangeWindows, RangeWindows | None, Judging, Noting], None]
 
 
 def compare_range(
@@ -276,7 +276,7 @@ class _Stream:
         return True
 
 
-def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, notes: ProducerNotes) -> None:
+def compare(before: RangeWindows, after: RangeWindows | None, judge: Judging, notes: Noting) -> None:
     """Compare both states of a range; without `after`, they have the same files."""
     if after is None:
         _compare_same(before, judge, notes)
@@ -284,7 +284,7 @@ def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, note
         _compare_both(before, after, judge, notes)
 
 
-def _compare_same(windows: RangeWindows, judge: Judge, notes: ProducerNotes) -> None:
+def _compare_same(windows: RangeWindows, judge: Judging, notes: Noting) -> None:
     state = _Stream(windows, Digests())
     while state.upto < MAX_OFFSET:
         state.read_on()
@@ -298,7 +298,7 @@ def _compare_same(windows: RangeWindows, judge: Judge, notes: ProducerNotes) -> 
             judge.records(piece, np.ones(piece.rows.size, np.bool_))
 
 
-def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: ProducerNotes) -> None:
+def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judging, notes: Noting) -> None:
     digests = Digests()
     before, after = _Stream(was, digests), _Stream(now, digests)
     done = was.part.start - 1

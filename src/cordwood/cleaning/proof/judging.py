@@ -1,6 +1,12 @@
-"""Judges the records and batches of both states at the same offsets."""
+"""Judges the records and batches of both states at the same offsets.
+
+A pass reads both states and calls a `Judging`. `Judge` has the rules of a proof; a comparison of replicas, whose rules
+are symmetrical, has its own.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +32,56 @@ _DIFFERENCES = {
     side_by_side.VALUE: ViolationKind.VALUE,
     side_by_side.HEADERS: ViolationKind.HEADERS,
 }
+
+
+class KeyRoom(Protocol):
+    """The key entries that a pass makes; see `KeyEntries`."""
+
+    chunk_entries: int
+    points: npt.NDArray[np.uint64]
+
+    @property
+    def between(self) -> Int64Array:
+        """int64[2]: only records in [low, high) count."""
+        ...
+
+    def room_for(self, records: int) -> tuple[npt.NDArray[np.void], int]:
+        """See `KeyEntries.room_for`."""
+        ...
+
+    def entered(self, used: int, batches: BatchRows) -> None:
+        """See `KeyEntries.entered`."""
+        ...
+
+
+class Judging(Protocol):
+    """Judges what a pass finds in both states; `Judge` documents each call."""
+
+    @property
+    def facts(self) -> Facts:
+        """Counts and violations."""
+        ...
+
+    @property
+    def keys(self) -> KeyRoom:
+        """The key entries of all records."""
+        ...
+
+    def rules(self, batches: BatchRows, mtime_ms: int) -> npt.NDArray[np.uint8]:
+        """See `Judge.rules`."""
+        ...
+
+    def records(self, piece: Piece, there: BoolArray) -> None:
+        """See `Judge.records`."""
+        ...
+
+    def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
+        """See `Judge.records_of_both`."""
+        ...
+
+    def batches(self, before: BatchRows, after: BatchRows, summaries: Summaries, known: BoolArray) -> None:
+        """See `Judge.batches`."""
+        ...
 
 
 class Judge:

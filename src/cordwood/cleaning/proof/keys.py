@@ -7,8 +7,10 @@ defines the entries and the table.
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +20,7 @@ from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, P
 from cordwood.cleaning.proof.precedence import SURVIVOR_RULE, SurvivorRule
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter, kept_here
-from cordwood.common.types import NONE
+from cordwood.common.types import NONE, override
 from cordwood.kernels.last_records import (
     ENTRY,
     FREE,
@@ -170,50 +172,106 @@ class Uncommitted:
         return cls(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-@dataclass(slots=True)
-class LastRecords:
-    """A growing hash table from a key's fingerprint to its last record."""
+class KeyTable(ABC):
+    """A growing hash table with a slot per key. A subclass decides what a slot holds."""
 
-    uncommitted: Uncommitted
-    expected: int = 0
-    entry: np.dtype[np.void] = ENTRY
-    _table: Slots = field(init=False)
-    _used: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, expected: int) -> None:
+        """Set up an empty table; `expected`: number of entries that will be inserted."""
         slots = _SLOTS_MIN
-        while slots < min(2 * self.expected, _SLOTS_MAX):
+        while slots < min(2 * expected, _SLOTS_MAX):
             slots *= 2
-        self._table = self._empty(slots)
+        self._table = self.empty(slots)
+        self._used = 0
+
+    @abstractmethod
+    def empty(self, slots: int) -> Slots:
+        """Return an empty table."""
+
+    @abstractmethod
+    def enter(
+        self,
+        addresses: Int64Array,
+        counts: Int64Array,
+        at: tuple[int, int],
+        *,
+        insert: bool,
+        table: Slots,
+        used: int,
+    ) -> tuple[int, int, int]:
+        """Merge entries into a table until it is full, from a piece and an index in it on; see `merge_entries`."""
+
+    @abstractmethod
+    def move(self, table: Slots, larger: Slots) -> int:
+        """Move the used slots of a table to a larger one; return their number."""
+
+    @abstractmethod
+    def used_slots(self, table: Slots) -> Slots:
+        """Return the used slots of a table."""
 
     def merge(self, pieces: Sequence[npt.NDArray[np.void]], *, insert: bool) -> None:
         """Merge entries, ENTRY[n] each; keys that are not in the table are skipped, unless `insert`."""
         addresses = np.array([entries.ctypes.data for entries in pieces], np.int64)
         counts = np.array([entries.size for entries in pieces], np.int64)
         piece = start = 0
-        hidden = self.uncommitted
         while True:
-            room = int(_FULL * self._table.size) if insert else self._table.size
-            piece, start, self._used = merge_entries(
-                *(addresses, counts, piece, start, hidden.firsts, hidden.lasts),
-                *(insert, self._table, self._used, room),
+            piece, start, self._used = self.enter(
+                addresses, counts, (piece, start), insert=insert, table=self._table, used=self._used
             )
             if piece == counts.size:
                 return
-            larger = self._empty(_GROWTH * self._table.size)
-            moved = move_slots(self._table, larger)
+            larger = self.empty(_GROWTH * self._table.size)
+            moved = self.move(self._table, larger)
             assert moved == self._used, "all keys have moved"
             self._table = larger
 
     def slots(self) -> Slots:
-        """Return all keys, SLOT[keys]."""
-        found: Slots = self._table[self._table["last"] != FREE]
-        return found
+        """Return the slots of all keys."""
+        return self.used_slots(self._table)
 
-    def _empty(self, slots: int) -> Slots:
-        table = np.empty(slots, _slot_of(self.entry))
+    @staticmethod
+    def room(table: Slots, *, insert: bool) -> int:
+        """Return the number of used slots from which on the table has to grow."""
+        return int(_FULL * table.size) if insert else table.size
+
+
+class LastRecords(KeyTable):
+    """A table from a key's fingerprint to its last record, SLOT[keys]."""
+
+    def __init__(self, uncommitted: Uncommitted, expected: int = 0, entry: np.dtype[np.void] = ENTRY) -> None:
+        self._uncommitted, self._entry = uncommitted, entry
+        super().__init__(expected)
+
+    @override
+    def empty(self, slots: int) -> Slots:
+        table = np.empty(slots, _slot_of(self._entry))
         table["last"] = FREE
         return table
+
+    @override
+    def enter(
+        self,
+        addresses: Int64Array,
+        counts: Int64Array,
+        at: tuple[int, int],
+        *,
+        insert: bool,
+        table: Slots,
+        used: int,
+    ) -> tuple[int, int, int]:
+        hidden, room = self._uncommitted, self.room(table, insert=insert)
+        found: tuple[int, int, int] = merge_entries(
+            addresses, counts, *at, hidden.firsts, hidden.lasts, insert, table, used, room
+        )
+        return found
+
+    @override
+    def move(self, table: Slots, larger: Slots) -> int:
+        return int(move_slots(table, larger))
+
+    @override
+    def used_slots(self, table: Slots) -> Slots:
+        found: Slots = table[table["last"] != FREE]
+        return found
 
 
 def _slot_of(entry: np.dtype[np.void]) -> np.dtype[np.void]:
@@ -237,6 +295,26 @@ def judge_hash_ranges(
         entry: the dtype of the entries.
     """
     facts = Facts()
+    tables = functools.partial(LastRecords, uncommitted, entry=entry)
+    for slots in merge_hash_ranges(chunks, hash_ranges, scratch, tables, read_entries=read_entries, entry=entry):
+        judge(slots, facts)
+    return facts
+
+
+def merge_hash_ranges(
+    chunks: Sequence[Kept],
+    hash_ranges: int,
+    scratch: Scratch,
+    table_for: Callable[[int], KeyTable],
+    *,
+    read_entries: int = _READ_ENTRIES,
+    entry: np.dtype[np.void] = ENTRY,
+) -> Iterator[Slots]:
+    """Yield the slots of the keys of each hash range, but only of keys with an entry in a first section, see `divide`.
+
+    Args:
+        table_for: returns an empty table for a number of expected entries.
+    """
     entries = sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in chunks)
     at_once = max(1, hash_ranges * read_entries // max(entries, 1))
     with scratch.reader() as reader:
@@ -246,24 +324,22 @@ def judge_hash_ranges(
             if at_once > 1:
                 some = [reader.load(chunk, entry) for chunk in some]
             for number in range(end - first):
-                judge(_merged(some, number, reader, uncommitted, read_entries, entry), facts)
-    return facts
+                if any(chunk.size(2 * number) for chunk in some):
+                    yield _merged(some, number, reader, table_for, read_entries, entry)
 
 
 def _merged(
     chunks: Sequence[Kept],
     number: int,
     reader: ScratchReader,
-    uncommitted: Uncommitted,
+    table_for: Callable[[int], KeyTable],
     read_entries: int,
     entry: np.dtype[np.void],
 ) -> Slots:
     went, there = 2 * number, 2 * number + 1
     counts = {section: sum(chunk.size(section) for chunk in chunks) for section in (went, there)}
-    if not counts[went]:
-        return np.empty(0, _slot_of(entry))
     first, second = (went, there) if counts[went] <= counts[there] else (there, went)
-    table = LastRecords(uncommitted, counts[first], entry)
+    table = table_for(counts[first])
     for section in (first, second):
         for pieces in _pieces(chunks, section, reader, read_entries, entry):
             table.merge(pieces, insert=section == first or second == went)

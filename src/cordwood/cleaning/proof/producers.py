@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,14 @@ assert STEP.itemsize == STEP_BYTES
 SEEN = np.dtype([("pid", "<i8"), ("data", "<i8"), ("any", "<i8"), ("epoch", "<i4"), ("after", "?")], align=True)
 
 _SEEN_MAX = 1 << 16
+
+
+class Noting(Protocol):
+    """Notes the batches that a pass reads; see `ProducerNotes`."""
+
+    def add(self, before: BatchRows, after: BatchRows) -> None:
+        """See `ProducerNotes.add`."""
+        ...
 
 
 @dataclass(slots=True)

@@ -15,13 +15,10 @@ kernels: the rules that decide whether a record may be removed are implemented a
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +30,15 @@ from cordwood.cleaning.proof.pairs import Count, Facts, Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
 from cordwood.cleaning.proof.reading import PairRange, joined, ranges_of
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES
-from cordwood.cleaning.proof.scratch import Kept, LostError, Scratch, no_space
+from cordwood.cleaning.proof.scratch import Kept
+from cordwood.cleaning.proof.site import ATTEMPTS, Lost, TaskSite, lost_too_often, run_tasks
 from cordwood.cleaning.proof.transactions import ABORTED, judge_transactions
 from cordwood.cleaning.proof.violations import Verdict, ViolationNotes
 from cordwood.cleaning.proof.witnesses import RangeSearch
-from cordwood.common.errors import CorruptFileError, DataError, NoSpaceError, RequestError
+from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.common.threads import Each
 from cordwood.common.types import NONE
-from cordwood.fs.base import Store, is_full
-from cordwood.fs.location import Location
+from cordwood.fs.base import Store
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.properties import decode_partition_metadata, encode_id
 from cordwood.storage.log.files import read_file, read_leader_epochs
@@ -237,7 +234,6 @@ def _states(producers: Producers) -> dict[int, ProducerState]:
     return dict(zip(rows["producer_id"].tolist(), states, strict=True))
 
 
-T = TypeVar("T")
 #: One task proves a whole partition up to this number of bytes to read.
 WHOLE_BYTES = RANGE_BYTES
 #: Factor on `WHOLE_BYTES` with one core: there, more tasks gain nothing, and each process has to load and allocate.
@@ -256,40 +252,9 @@ _LOOKS_MAX = 8
 #: Most key entries of a range that stay in memory; a partition of up to `WHOLE_BYTES` may keep a whole chunk.
 HERE_MAX = 1 << 12
 WHOLE_HERE_MAX = CHUNK_ENTRIES
-#: Number of attempts to compare a partition whose files are lost.
-_ATTEMPTS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ProofSite:
-    """The store and folders of a proof. All fields can be pickled.
-
-    Attributes:
-        location: location of the store that has both states.
-        scratch: folder for files from one task to another; the caller removes it.
-        counting: counts the bytes read from a store in a `with` block.
-        opened: the store, within a task.
-    """
-
-    location: Location[Store]
-    scratch: Scratch
-    counting: Callable[[Store], AbstractContextManager[Store]] | None = None
-    opened: Store | None = None
-
-    @contextlib.contextmanager
-    def in_task(self) -> Iterator[ProofSite]:
-        """Open the store for a task."""
-        store = self.location.open()
-        with contextlib.nullcontext(store) if self.counting is None else self.counting(store) as opened:
-            yield replace(self, opened=opened)
-
-    def open(self) -> Store:
-        """Return the store, within a task."""
-        assert self.opened is not None, "the task has opened it"
-        return self.opened
-
-
-def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofSite) -> list[Verdict]:
+def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: TaskSite) -> list[Verdict]:
     """Prove for each pair that a clean may turn the state before into the state after.
 
     Args:
@@ -315,13 +280,13 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofS
             looked = look_at(at, pair, fs)
             if _search(pair, looked).size_bytes > whole_bytes:
                 begun[at] = (looked, None)
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         left = [at for at in range(len(pairs)) if at not in begun]
         items = [(at, pairs[at], times, whole_bytes) for at in left]
-        found = _run(each, begin, site, items, [sizes[at] for at in left])
-        begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, _Lost)}
+        found = run_tasks(each, begin, site, items, [sizes[at] for at in left])
+        begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, Lost)}
     if len(begun) < len(pairs):
-        raise _lost_too_often(site)
+        raise lost_too_often(site)
     for number, (looked, facts) in sorted(begun.items()):
         for fault in looked.faults:
             notes.state(number, *fault)
@@ -368,56 +333,10 @@ def _rules_of(pair: Pair, looked: LookedAt) -> KeyRules:
     return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES), pair.survivor)
 
 
-# ---- lost files, full disks ------------------------------------------------------------------------------------------
-
-
-class _Lost:
-    """Replaces a task's result: a file that another task wrote is missing or damaged."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Full:
-    """Replaces a task's result: there was no room for a file."""
-
-    why: str
-
-
-def _run(
-    each: Each, do: Callable[[ProofSite, T], Any], site: ProofSite, items: Sequence[T], sizes: Sequence[int]
-) -> list[Any]:
-    """Run tasks. The result is `_Lost` for a task that could not read another task's file.
-
-    Raises:
-        NoSpaceError: the disk of the scratch folder is full.
-    """
-    found = each(functools.partial(_attempt, do, site), items, sizes)
-    if (full := next((one for one in found if isinstance(one, _Full)), None)) is not None:
-        raise NoSpaceError(full.why)
-    return found
-
-
-def _attempt(do: Callable[[ProofSite, T], Any], site: ProofSite, item: T) -> Any:
-    try:
-        with site.in_task() as own:
-            return do(own, item)
-    except LostError:
-        return _Lost()
-    except OSError as error:
-        if not is_full(error):
-            raise
-        return _Full(str(no_space(error, site.scratch.path)))
-
-
-def _lost_too_often(site: ProofSite) -> DataError:
-    what = f"what the tasks of this proof wrote for each other was lost or damaged {_ATTEMPTS} times, so nothing is"
-    advice = "proved. Look after that disk, or name a folder on another one with TMPDIR"
-    return DataError(f"{what} {advice}", path=site.scratch.path)
-
-
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def begin(site: ProofSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts | None]:
+def begin(site: TaskSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts | None]:
     """Look at a pair; if there are few bytes to read, also prove it."""
     number, pair, times, whole_bytes = item
     fs = site.open()
@@ -441,7 +360,7 @@ def begin(site: ProofSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, 
     return looked, None
 
 
-def compare(site: ProofSite, item: tuple[PairRange, Pair, KeyRules]) -> RangeResult:
+def compare(site: TaskSite, item: tuple[PairRange, Pair, KeyRules]) -> RangeResult:
     """Compare a range of offsets."""
     part, pair, rules = item
     return compare_range(part, pair, site.open(), rules, site.scratch, here_max=HERE_MAX)
@@ -495,7 +414,7 @@ class _Concluded:
     uncommitted: Uncommitted
 
 
-def conclude(site: ProofSite, compared: _Compared) -> _Concluded:
+def conclude(site: TaskSite, compared: _Compared) -> _Concluded:
     """Judge facts that depend on all ranges, without keys."""
     facts, uncommitted = compared.facts, Uncommitted.none()
     known = _look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
@@ -521,7 +440,7 @@ class _Judged:
         return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks) * self.entry.itemsize
 
 
-def judge(site: ProofSite, item: _Judged | _Compared) -> Facts | _Concluded:
+def judge(site: TaskSite, item: _Judged | _Compared) -> Facts | _Concluded:
     """Judge some hash ranges; or conclude a pair without transactions, whose keys do not depend on the conclusion."""
     if isinstance(item, _Compared):
         return conclude(site, item)
@@ -531,7 +450,7 @@ def judge(site: ProofSite, item: _Judged | _Compared) -> Facts | _Concluded:
 # ---- stages of large pairs -------------------------------------------------------------------------------------------
 
 
-def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
+def _prove_large(each: Each, cores: int, site: TaskSite, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
     left, losses = dict(large), 0
     while left:
         searches = [one.search for one in left.values()]
@@ -539,7 +458,7 @@ def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _L
         wanted = itertools.chain.from_iterable(search.wanted for search in searches)
         parts = joined(wanted, range_bytes=times * RANGE_BYTES)
         items = [(part, large[part.pair].pair, large[part.pair].rules) for part in parts]
-        found = _run(each, compare, site, items, [part.size_bytes for part in parts])
+        found = run_tasks(each, compare, site, items, [part.size_bytes for part in parts])
         for part, result in zip(parts, found, strict=True):
             large[part.pair].search.add(part, result)
         want_headers = [search for search in searches if search.next_headers()]
@@ -547,8 +466,8 @@ def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _L
             continue
         judged = _judge_large(each, cores, site, left)
         losses += any(one is None for one in judged.values())
-        if losses == _ATTEMPTS:
-            raise _lost_too_often(site)
+        if losses == ATTEMPTS:
+            raise lost_too_often(site)
         for number, answer in judged.items():
             search = large[number].search
             if answer is None:
@@ -561,26 +480,26 @@ def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _L
                 del left[number]
 
 
-def _judge_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _Large]) -> dict[int, _Concluded | None]:
+def _judge_large(each: Each, cores: int, site: TaskSite, large: Mapping[int, _Large]) -> dict[int, _Concluded | None]:
     """Judge the results of all pairs' ranges; None for a pair whose files are lost."""
     by_pair = {number: _known(one.search.results()) for number, one in large.items()}
     compared = {number: _Compared.of(large[number].pair, found) for number, found in by_pair.items()}
     # Keys depend on the outcome of transactions, so only pairs with transactions are concluded first.
     first = {number: one for number, one in compared.items() if one.steps}
-    found = _run(each, conclude, site, [*first.values()], [one.size_bytes for one in first.values()])
+    found = run_tasks(each, conclude, site, [*first.values()], [one.size_bytes for one in first.values()])
     concluded: dict[int, Any] = dict(zip(first, found, strict=True))
     tasks: list[tuple[int, _Judged | _Compared]] = [
         (number, one) for number, one in compared.items() if number not in first
     ]
-    lost = {number for number, one in concluded.items() if isinstance(one, _Lost)}
+    lost = {number for number, one in concluded.items() if isinstance(one, Lost)}
     for number, results in by_pair.items():
         if number not in lost:
             chunks = [chunk for result in results for chunk in result.keys]
             uncommitted = concluded[number].uncommitted if number in first else Uncommitted.none()
             tasks += [(number, task) for task in _shared(chunks, large[number].rules, uncommitted, cores)]
-    judged = _run(each, judge, site, [one for _, one in tasks], [one.size_bytes for _, one in tasks])
+    judged = run_tasks(each, judge, site, [one for _, one in tasks], [one.size_bytes for _, one in tasks])
     answers = [*concluded.items(), *((number, one) for (number, _), one in zip(tasks, judged, strict=True))]
-    lost |= {number for number, one in answers if isinstance(one, _Lost)}
+    lost |= {number for number, one in answers if isinstance(one, Lost)}
     return {number: None if number in lost else _together(number, answers) for number in large}
 
 

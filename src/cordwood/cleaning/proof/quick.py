@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cordwood.cleaning.proof.judging import SUMMARY, Judge
+from cordwood.cleaning.proof.judging import SUMMARY, Judging
 from cordwood.cleaning.proof.pairs import Count, Int64Array
-from cordwood.cleaning.proof.producers import ProducerNotes
+from cordwood.cleaning.proof.producers import Noting
 from cordwood.cleaning.proof.reading import PairRange, RangeWindows, Sampler
 from cordwood.common.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
@@ -60,7 +60,7 @@ _NO_BATCHES = BatchWindow(0, np.empty(0, np.uint8), np.empty(0, BATCH_ROW), lamb
 _NOTHING = _Window(_NO_BATCHES, 0, np.empty(0, np.int64), 0)
 
 
-def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, notes: ProducerNotes) -> None:
+def compare(before: RangeWindows, after: RangeWindows | None, judge: Judging, notes: Noting) -> None:
     """Compare both states of a range; without `after`, they have the same files.
 
     Raises:
@@ -96,7 +96,7 @@ def _ahead(threads: Executor, windows: Iterator[_Window]) -> Iterator[_Window]:
         del window
 
 
-def _compare_same(before: Iterator[_Window], judge: Judge, notes: ProducerNotes) -> None:
+def _compare_same(before: Iterator[_Window], judge: Judging, notes: Noting) -> None:
     for window in before:
         _, _, records = _compare(window, 0, _NOTHING, 0, judge, is_same=True)
         judge.facts.count(Count.UNCHANGED_BYTES, window.batches["size_bytes"].sum())
@@ -105,7 +105,7 @@ def _compare_same(before: Iterator[_Window], judge: Judge, notes: ProducerNotes)
         notes.add(window.batches, window.batches)
 
 
-def _compare_both(before: Iterator[_Window], theirs: Iterator[_Window], judge: Judge, notes: ProducerNotes) -> None:
+def _compare_both(before: Iterator[_Window], theirs: Iterator[_Window], judge: Judging, notes: Noting) -> None:
     now, now_at, is_last = _NOTHING, 0, False
     pending = _Pending(judge, notes)
     for was in before:
@@ -151,7 +151,7 @@ def _check_sample(sample: Sampler, window: BatchWindow) -> None:
 
 
 def _compare(
-    was: _Window, at: int, now: _Window, now_at: int, judge: Judge, *, is_last: bool = False, is_same: bool = False
+    was: _Window, at: int, now: _Window, now_at: int, judge: Judging, *, is_last: bool = False, is_same: bool = False
 ) -> tuple[int, int, int]:
     """Compare batches of two windows until one ends; return both indexes, and the number of records in both states."""
     keys = judge.keys
@@ -173,8 +173,8 @@ def _compare(
 class _Pending:
     """Batches of both states with compared records, kept until there are enough of them to judge their headers."""
 
-    judging: Judge
-    notes: ProducerNotes
+    judging: Judging
+    notes: Noting
     _before: list[BatchRows] = field(default_factory=list)
     _after: list[BatchRows] = field(default_factory=list)
     _newest: list[Int64Array] = field(default_factory=list)

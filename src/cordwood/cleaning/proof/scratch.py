@@ -1,4 +1,4 @@
-"""The folder in which the tasks of a proof write arrays for later tasks."""
+"""The folder in which tasks that compare logs write arrays for later tasks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LostError(DataError):
     """A task's output for other tasks is missing, or its checksum differs."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("what another task of this proof wrote is gone or damaged", path=path)
+        super().__init__("what another task wrote is gone or damaged", path=path)
 
 
 def no_space(error: OSError, folder: str) -> NoSpaceError:
     """Return the error to raise if the disk of the folder is full."""
-    what = f"{error.strerror or error}: {error.filename or folder}, a temporary file of the proof, so nothing is proved"
+    what = f"{error.strerror or error}: {error.filename or folder}, a temporary file, so there is no result"
     return NoSpaceError(f"{what}. Free some of that disk, or name a folder on another one with TMPDIR")
 
 

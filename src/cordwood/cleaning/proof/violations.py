@@ -153,10 +153,10 @@ def _with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterat
             yield one
             continue
         log = log or pair.before.open(fs)
-        yield replace(one, key=_key_at(log, one.offset))
+        yield replace(one, key=key_at(log, one.offset))
 
 
-def _key_at(log: LogView, offset: int) -> bytes | None:
+def key_at(log: LogView, offset: int) -> bytes | None:
     """Return the key of the record at an offset; None if it cannot be read."""
     try:
         for _, item in log.windows(start_offset=offset, end_offset=offset + 1):

@@ -9,10 +9,13 @@ from cordwood.cleaning.proof.pairs import Count
 from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.cleaning.rules.plan import utc
 from cordwood.commands import clean as clean_report
+from cordwood.commands import compare as comparison_report
 from cordwood.commands import erase_check as erasure_report
 from cordwood.commands import verify as proof_report
+from cordwood.commands.compare import CompareResult
 from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 from cordwood.common.text import Column, bytes_text, cells_of, number, printable
+from cordwood.comparison.values import MEANINGS
 from cordwood.view.pages.drawing import Bar, bars, both
 from cordwood.view.pages.frame import cut, facts, figures, paragraph, section, table
 from cordwood.view.pages.markup import Content, tag
@@ -127,6 +130,48 @@ def _violations(result: VerifyResult, total: int) -> Content:
         table(number(len(kinds), "kind"), [Column("KIND"), Column("VIOLATIONS", right=True), Column("MEANING")], kinds),
         table(cut(len(rows), total, "violation"), columns, rows),
     ]
+
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+# Whether the replicas of partitions agree, and each difference.
+
+_DIFFERENCES_MAX = 2_000
+
+
+def comparison_body(result: CompareResult) -> Content:
+    """Return the page's content."""
+    total = sum(result.totals.values())
+    differing = [one for one in result.partitions if not one.agrees]
+    return [
+        tag("h1", "Replicas"),
+        paragraph(comparison_report.verdict(result), class_="verdict clear" if result.agrees else "verdict not-clear"),
+        figures(
+            ("Brokers", f"{len(result.brokers):,}"),
+            ("Partitions", f"{len(result.partitions):,}"),
+            ("Differing", f"{len(differing):,}"),
+            ("Differences", f"{total:,}"),
+        ),
+        section("Differences", _differences(result, total)) if total else None,
+        section("Replicas", _replicas(result)),
+        section("In all", tag("ul", [tag("li", line.strip()) for line in comparison_report.summary(result)])),
+    ]
+
+
+def _differences(result: CompareResult, total: int) -> Content:
+    kinds = [[kind, f"{count:,}", MEANINGS[kind]] for kind, count in result.totals.items()]
+    columns, rows = cells_of(comparison_report.DIFFERENCES, comparison_report.rows(result)[:_DIFFERENCES_MAX])
+    return [
+        table(
+            number(len(kinds), "kind"), [Column("KIND"), Column("DIFFERENCES", right=True), Column("MEANING")], kinds
+        ),
+        table(cut(len(rows), total, "difference"), columns, rows),
+    ]
+
+
+def _replicas(result: CompareResult) -> Content:
+    columns, rows = cells_of(comparison_report.REPLICAS, comparison_report.replicas(result)[:_DIFFERENCES_MAX])
+    return table(cut(len(rows), len(comparison_report.replicas(result)), "replica"), columns, rows)
 
 
 # ---- erasure ---------------------------------------------------------------------------------------------------------

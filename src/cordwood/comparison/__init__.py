@@ -1,0 +1,1 @@
+"""Compares the replicas of a partition."""

@@ -1,0 +1,194 @@
+"""Compares the records of two replicas in a range of offsets, by the passes of a proof.
+
+The quick pass needs one replica to have all records of the range, as if the other one was cleaned; so it is tried with
+either as *before*. Otherwise the careful pass decodes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from cordwood.cleaning.proof import quick
+from cordwood.cleaning.proof.compare import compare as compare_carefully
+from cordwood.cleaning.proof.judging import Judging
+from cordwood.cleaning.proof.keys import KeyRules
+from cordwood.cleaning.proof.pairs import Count, Facts, Piece, ViolationKind
+from cordwood.cleaning.proof.producers import Noting, ProducerNotes
+from cordwood.cleaning.proof.reading import PairRange, RangeWindows
+from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchWriter
+from cordwood.comparison.entries import Sample, SidedEntries
+from cordwood.comparison.judging import PairJudge, Run
+from cordwood.comparison.reading import Interval, ReplicaWindows, damage_in
+from cordwood.comparison.values import Findings, Role, Sum
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.record.columns import BatchWindow, decode, is_valid
+from cordwood.storage.log.view import LogView
+
+_NO_BATCHES = np.empty(0, BATCH_ROW)
+
+
+class How(Enum):
+    """How the records of a range are compared."""
+
+    #: Both replicas are read.
+    BOTH = "both"
+    #: Both have the same batches, so one is read.
+    SAME = "same"
+    #: A part of a replica that is not compared: its records explain gaps of that replica.
+    BELIEVED_ABOVE = "believed above"
+    OTHER_ABOVE = "other above"
+    #: A part that one replica cannot read: the records of both explain gaps of both.
+    UNJUDGED = "unjudged"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """A range, and how it is compared.
+
+    Attributes:
+        skips_damage: see `ReplicaWindows`.
+        has_keys: whether keys are compared at all.
+        cleaned_below, keyless_stay: see `PairJudge`.
+    """
+
+    part: PairRange
+    how: How
+    rules: KeyRules
+    sample: Sample
+    has_keys: bool
+    cleaned_below: int
+    keyless_stay: bool = False
+    skips_damage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFindings:
+    """The result of a range.
+
+    Attributes:
+        keys: entries, see `SidedEntries`.
+        steps: of its transactions, see `ProducerNotes`; *after* is the other replica.
+        runs: what no cleaner explains.
+        diverged_at: see `PairJudge`.
+        damage: unreadable offsets of the believed and the other replica. If there are any, the rest is empty.
+    """
+
+    findings: Findings
+    keys: list[Kept]
+    steps: list[Kept]
+    runs: list[Run]
+    diverged_at: int | None = None
+    damage: tuple[tuple[Interval, ...], tuple[Interval, ...]] = ((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """Notes the batches of a range, with the believed replica first."""
+
+    notes: ProducerNotes
+    swapped: bool
+
+    def add(self, before: BatchRows, after: BatchRows) -> None:
+        """See `ProducerNotes.add`."""
+        self.notes.add(*((after, before) if self.swapped else (before, after)))
+
+
+_Pass = Callable[[RangeWindows, RangeWindows | None, Judging, Noting], None]
+
+
+def compare_records(
+    task: RangeTask, believed: LogView, other: LogView, scratch: Scratch, *, here_max: int
+) -> RangeFindings:
+    """Compare the records of a range.
+
+    Args:
+        here_max: number of entries up to which they stay in memory; more are written to files of `scratch`.
+    """
+    with scratch.writer() as writer:
+        reading = _Reading(task, believed, other, writer, here_max)
+        if task.how not in (How.BOTH, How.SAME):
+            return reading.alone()
+        # The quick pass reports no runs.
+        if task.part.end <= task.cleaned_below and not task.keyless_stay:
+            for swapped in (False, True) if task.how is How.BOTH else (False,):
+                with suppress(quick.OddError):
+                    return reading.compared(quick.compare, swapped=swapped)
+        return reading.compared(compare_carefully, swapped=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    task: RangeTask
+    believed: LogView
+    other: LogView
+    writer: ScratchWriter
+    here_max: int
+
+    def windows(self, log: LogView, facts: Facts) -> ReplicaWindows:
+        part = self.task.part
+        return ReplicaWindows(
+            log, part, part.start, facts, ViolationKind.DAMAGE_BEFORE, skips_damage=self.task.skips_damage
+        )
+
+    def keys(self, first: Role | None, *, excused: bool = False) -> SidedEntries:
+        return SidedEntries(self.task.rules, self.writer, first, excused, sample=self.task.sample)
+
+    def compared(self, compare: _Pass, *, swapped: bool) -> RangeFindings:
+        task, first = self.task, Role.OTHER if swapped else Role.BELIEVED
+        judge = PairJudge(self.keys(first), task.has_keys, task.cleaned_below, task.keyless_stay)
+        notes = ProducerNotes(task.part.start, self.writer)
+        facts = Facts(), Facts()
+        logs = (self.other, self.believed) if swapped else (self.believed, self.other)
+        before = self.windows(logs[0], facts[0])
+        after = self.windows(logs[1], facts[1]) if task.how is How.BOTH else None
+        compare(before, after, judge, _Notes(notes, swapped))
+        part = task.part
+        if any(one.counts.get(kind) for one in facts for kind in ViolationKind):
+            damage = tuple(tuple(damage_in(log, part.start, part.end)) for log in (self.believed, self.other))
+            unknown = Interval(part.start, part.end, "two readers do not agree on its batches")
+            return RangeFindings(Findings(), [], [], [], None, (damage[0], damage[1] if any(damage) else (unknown,)))
+        self._sums(judge)
+        _, steps = notes.finish(here_max=self.here_max)
+        entries = judge.keys.finish(here_max=self.here_max)
+        return RangeFindings(judge.findings, entries, steps, judge.runs, judge.diverged_at)
+
+    def _sums(self, judge: PairJudge) -> None:
+        counts = judge.facts.counts
+        same = counts.get(Count.RECORDS_SAME, 0)
+        alone = [counts.get(name, 0) - same for name in (Count.RECORDS_BEFORE, Count.RECORDS_AFTER)]
+        judge.findings.sum(Sum.RECORDS_EQUAL, same)
+        judge.findings.sum(Sum.RECORDS_CLEANED, sum(alone) - sum(one.records for one in judge.runs if not one.fields))
+        judge.findings.sum(Sum.BYTES_EQUAL, counts.get(Count.UNCHANGED_BYTES, 0))
+
+    def alone(self) -> RangeFindings:
+        """Read records that only explain gaps. Damage among them explains nothing."""
+        task, findings = self.task, Findings()
+        roles = {
+            How.BELIEVED_ABOVE: (Role.BELIEVED,),
+            How.OTHER_ABOVE: (Role.OTHER,),
+            How.UNJUDGED: (Role.BELIEVED, Role.OTHER),
+        }[task.how]
+        keys = self.keys(None if task.how is How.UNJUDGED else roles[0], excused=True)
+        judge = PairJudge(keys, task.has_keys, task.cleaned_below)
+        notes = ProducerNotes(task.part.start, self.writer)
+        for role in roles:
+            windows = self.windows((self.believed, self.other)[role], Facts())
+            for segment, item in windows:
+                batches = windows.batches_of(item)
+                batches = batches[is_valid(batches)]
+                window = BatchWindow(item.position, item.data, batches, item.read)
+                for columns in decode(window, on_damage=lambda _: None):
+                    piece = Piece(columns.data, columns.rows, columns.batches, segment.mtime_ms)
+                    keys.add(piece, judge.rules(columns.batches, 0), np.zeros(columns.rows.size, np.bool_))
+                    del columns, piece
+                if task.how is How.UNJUDGED:
+                    findings.sum(Sum.UNJUDGED_BYTES, int(batches["size_bytes"].sum()))
+                notes.add(*((batches, _NO_BATCHES) if role is Role.BELIEVED else (_NO_BATCHES, batches)))
+                del item, window
+        _, steps = notes.finish(here_max=self.here_max)
+        return RangeFindings(findings, keys.finish(here_max=self.here_max), steps, [])
