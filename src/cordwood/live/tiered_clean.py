@@ -23,8 +23,7 @@ from cordwood.common.errors import CleanFailedError, CordwoodError, LogCleaningA
 from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.paced import Check
-from cordwood.live.tiered_log import TieredLog, checksum
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.live.tiered_log import TieredLog, described
 from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.exchange import NewSegment
 from cordwood.storage.tier.generations import FencedError
@@ -107,7 +106,7 @@ class _Swap:
             check()
             self._orphans.append(one.segment)
             tiered.layout.write(one.segment, one.files, None)
-            added.append(TierSegment(one.segment, checksum(self._fs, one.files[FileKind.LOG])))
+            added.append(described(self._fs, one.segment, one.files))
         with changing():
             if floor > tiered.log.recovery_point:
                 tiered.log.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import crc32c
@@ -17,9 +18,11 @@ from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem
 from cordwood.live.log import Log
 from cordwood.live.remote_tail import RemoteTail
 from cordwood.live.segment import LogSegment
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations
-from cordwood.storage.tier.manifest import TierState
+from cordwood.storage.tier.manifest import SIZED, TierSegment, TierState
+from cordwood.storage.tier.segments import RemoteSegment
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +83,13 @@ class TieredLog:
         return [(one, following.base_offset) for one, following in pairs if following.base_offset > end]
 
 
-def checksum(fs: LocalFileSystem, path: str) -> int:
-    """Return the CRC-32C of a file."""
+def described(fs: LocalFileSystem, segment: RemoteSegment, files: Mapping[FileKind, str]) -> TierSegment:
+    """Return what a manifest says of a segment, by the files that it was uploaded from."""
+    sizes = (fs.stat(files[kind]).size_bytes if kind in files else NONE for kind in SIZED)
+    return TierSegment(segment, _checksum(fs, files[FileKind.LOG]), tuple(sizes))
+
+
+def _checksum(fs: LocalFileSystem, path: str) -> int:
     crc = 0
     with fs.open(path) as file:
         for at in range(0, file.size(), COPY_BUFFER_BYTES):

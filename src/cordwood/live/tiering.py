@@ -30,7 +30,7 @@ from cordwood.live.metrics import MetricName, Total
 from cordwood.live.pool import LogPool
 from cordwood.live.remote_tail import RemoteTail
 from cordwood.live.segment import LogSegment
-from cordwood.live.tiered_log import TieredLog, checksum
+from cordwood.live.tiered_log import TieredLog, described
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, LOG_START_OFFSETS, FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -269,7 +269,7 @@ class Tiering:
             transaction_index_empty=FileKind.TRANSACTION_INDEX not in files,
         )
         self._layout.write(new, files, None)
-        return TierSegment(new, checksum(fs, files[FileKind.LOG]))
+        return described(fs, new, files)
 
     def _retain(self, one: TieredLog) -> None:
         """Commit the deletions by remote retention, and a log start that moved."""

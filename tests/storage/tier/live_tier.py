@@ -8,12 +8,13 @@ from pathlib import Path
 
 import crc32c
 
+from cordwood.common.types import NONE
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.chunks import read_key
 from cordwood.storage.tier.generations import Generations
-from cordwood.storage.tier.manifest import TierSegment, TierState, empty_state
+from cordwood.storage.tier.manifest import SIZED, TierSegment, TierState, empty_state
 from cordwood.storage.tier.segments import RemoteSegment, TopicIdPartition
 from tests.fixtures import copy_of, fixture
 
@@ -68,4 +69,6 @@ class LiveTier:
 
     def _with_checksum(self, segment: RemoteSegment) -> TierSegment:
         with self.layout.open(segment, FileKind.LOG) as file:
-            return TierSegment(segment, crc32c.crc32c(file.read(0, file.size())))
+            crc = crc32c.crc32c(file.read(0, file.size()))
+        sizes = self.layout.manifest(segment).sizes
+        return TierSegment(segment, crc, tuple(sizes.get(kind, NONE) for kind in SIZED))

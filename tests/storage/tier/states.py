@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from cordwood.common.types import NONE
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState, Writer
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
@@ -20,7 +21,7 @@ def segment(name: str, start: int, end: int) -> TierSegment:
         PARTITION.topic, PARTITION.topic_id, PARTITION.partition, segment_id(name), start, end, 10 * (end - start + 1),
         1000 + end, 2000, -1, epochs, None, state, True,
     )  # fmt: skip
-    return TierSegment(remote, 0x1234 + start)
+    return TierSegment(remote, 0x1234 + start, (16, 24, NONE, 10))
 
 
 def state(*segments: TierSegment, epoch: int = 1, run: str = "run") -> TierState:
@@ -49,6 +50,7 @@ def _next_segment(draw: st.DrawFn, name: int, start: int) -> TierSegment:
             transaction_index_empty=draw(st.booleans()),
         ),
         draw(st.integers(0, 2**32 - 1)),
+        tuple(draw(st.lists(st.integers(-1, 2**31 - 1), min_size=4, max_size=4))),
     )
 
 
@@ -67,7 +69,7 @@ def scripts(draw: st.DrawFn) -> list[TierState]:
         if removed:
             gone += [GoneSegment(one.segment, draw(_INT64)) for one in removed]
             new = replace(removed[0].segment, id=segment_id(f"clean {step}"), end_offset=removed[-1].segment.end_offset)
-            segments[first:end] = draw(st.sampled_from([[], [TierSegment(new, 7)]]))
+            segments[first:end] = draw(st.sampled_from([[], [TierSegment(new, 7, removed[0].index_bytes)]]))
         states.append(
             replace(
                 before,

@@ -77,6 +77,7 @@ def test_a_manifest_in_full() -> None:
     assert json.loads(files[1])["added"][0] == {
         "id": segment_id("a"), "start": 0, "end": 99, "size": 1000, "max_timestamp": 1099, "event_time": 2000,
         "broker": -1, "epochs": {"0": 0}, "aborted": False, "crc32c": 0x1234,
+        "indexes": {"index": 16, "timeindex": 24, "snapshot": 10},
     }  # fmt: skip
     assert json.loads(files[2]) == {
         "version": 1, "writer": {"epoch": 1, "run": "run", "host": "host"}, "base": 1, "log_start_offset": 100,

@@ -23,6 +23,7 @@ two files. Version 1, in JSON:
       start, end        its first and its last offset
       size              of its `.log`, in bytes
       crc32c            of its `.log`
+      indexes           size of its index, timeindex, txnindex and snapshot, in bytes; without those that it lacks
       max_timestamp     largest timestamp of its records, in ms
       event_time        when it was copied, in ms
       broker            node id of the program that copied it; -1 without one
@@ -30,8 +31,8 @@ two files. Version 1, in JSON:
       aborted           whether it has a transaction index
       custom_metadata   bytes that a broker's storage plugin noted for the segment, in base64; absent without them
     removed             ids of segments of the base that the log no longer has
-    gone                segments with objects that are still to be deleted: the fields of `added` without `crc32c`, or
-                        `id` alone for a segment of the base; and
+    gone                segments with objects that are still to be deleted: the fields of `added` without `crc32c` and
+                        `indexes`, or `id` alone for a segment of the base; and
       since_ms          when they left the log, in ms
 
 A manifest is not trusted: every number and name in it is checked before it is used.
@@ -47,7 +48,8 @@ from itertools import pairwise
 from typing import Any
 
 from cordwood.common.errors import CorruptFileError
-from cordwood.storage.formats.filenames import parse_tier_manifest
+from cordwood.common.types import NONE
+from cordwood.storage.formats.filenames import FileKind, parse_tier_manifest
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.files import TIER_MANIFEST_BYTES_MAX
 from cordwood.storage.log.segment import MAX_OFFSET
@@ -56,6 +58,8 @@ from cordwood.storage.tier.remote_log import Answer
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 _VERSION = 1
+#: The kinds of files whose sizes a manifest has, beside the `.log`.
+SIZED = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX, FileKind.PRODUCER_SNAPSHOT)
 _INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
 #: Maximum length of a writer's run and host, in characters.
 _TEXT_MAX = 255
@@ -85,10 +89,18 @@ class TierSegment:
     Attributes:
         segment: in state `COPY_FINISHED`.
         crc32c: of its `.log`.
+        index_bytes: sizes of its files of the kinds `SIZED`; NONE where it has no such file.
     """
 
     segment: RemoteSegment
     crc32c: int
+    index_bytes: tuple[int, ...]
+
+    @property
+    def sizes(self) -> dict[FileKind, int]:
+        """The size of each of its files, in bytes."""
+        sizes = {kind: size for kind, size in zip(SIZED, self.index_bytes, strict=True) if size != NONE}
+        return {FileKind.LOG: self.segment.size_bytes, **sizes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +204,16 @@ def encode(state: TierState, base: TierState | None) -> bytes:
         "log_start_offset": state.log_start_offset,
         "local_floor": state.local_floor,
         "cleaner_checkpoint": state.cleaner_checkpoint,
-        "added": [{**_segment_fields(one.segment), "crc32c": one.crc32c} for one in added],
+        "added": [_added_fields(one) for one in added],
         "removed": removed,
         "gone": [{**_gone_fields(gone.segment, known), "since_ms": gone.since_ms} for gone in state.gone],
     }
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _added_fields(one: TierSegment) -> dict[str, Any]:
+    sizes = {kind.lstrip("."): size for kind, size in one.sizes.items() if kind is not FileKind.LOG}
+    return {**_segment_fields(one.segment), "crc32c": one.crc32c, "indexes": sizes}
 
 
 def _known(base: TierState | None) -> dict[str, RemoteSegment]:
@@ -337,7 +354,7 @@ def decode_changes(data: bytes, path: str, partition: TopicIdPartition) -> Chang
         local_floor=fields.integer("local_floor", 0, MAX_OFFSET),
         cleaner_checkpoint=fields.integer("cleaner_checkpoint", 0, MAX_OFFSET) if is_cleaned else None,
         added=tuple(
-            TierSegment(_segment(one, partition), one.integer("crc32c", 0, _UINT32_MAX))
+            TierSegment(_segment(one, partition), one.integer("crc32c", 0, _UINT32_MAX), _index_bytes(one))
             for one in fields.objects("added")
         ),
         removed=tuple(fields.ids("removed")),
@@ -376,6 +393,13 @@ def _writer(fields: Fields) -> Writer:
         if len(writer.text(name)) > _TEXT_MAX:
             raise writer.refused(name, f"a text of up to {_TEXT_MAX} characters")
     return Writer(writer.integer("epoch", 0, MAX_OFFSET), writer.text("run"), writer.text("host"))
+
+
+def _index_bytes(fields: Fields) -> tuple[int, ...]:
+    sizes = fields.fields("indexes")
+    return tuple(
+        sizes.integer(name, 0, _INT32_MAX) if (name := kind.lstrip(".")) in sizes.values else NONE for kind in SIZED
+    )
 
 
 def _segment(fields: Fields, partition: TopicIdPartition) -> RemoteSegment:

@@ -491,18 +491,24 @@ class TierStore(WrappedTargetStore):
         if path not in self._files:
             found: dict[str, _RemoteFile] = {}
             if (part := self.remote_part(path)) is not None:
+                known = {} if part.state is None else {one.segment.id: one.sizes for one in part.state.segments}
                 for one in part.answers:
                     is_first = not found and one.first_offset == part.log_start
-                    found |= {file.info.name: file for file in self._shown(one, is_first=is_first)}
+                    sizes = known.get(one.segment.id) or self.layout.kinds(one.segment)
+                    found |= {file.info.name: file for file in self._shown(one, sizes, is_first=is_first)}
             self._files[path] = found
         return self._files[path]
 
-    def _shown(self, answer: Answer, *, is_first: bool) -> Iterator[_RemoteFile]:
-        """Yield the files of an answer; `is_first`: it begins at the log start, maybe in mid-segment."""
+    def _shown(self, answer: Answer, sizes: Mapping[FileKind, int | None], *, is_first: bool) -> Iterator[_RemoteFile]:
+        """Yield the files of an answer.
+
+        Args:
+            sizes: of the segment's files, as `Layout.kinds` returns them.
+            is_first: it begins at the log start, maybe in mid-segment.
+        """
         segment = answer.segment
         base = segment.start_offset if is_first else answer.first_offset
         is_whole = (base, answer.last_offset) == (segment.start_offset, segment.end_offset)
-        sizes = self.layout.kinds(segment)
         first, end = 0, sizes.get(FileKind.LOG) or segment.size_bytes
         if not is_whole and sizes:
             # Without the object nothing is cut, and its reader gets the error.
