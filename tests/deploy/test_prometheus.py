@@ -190,7 +190,9 @@ def test_prometheus_knows_every_metric_that_an_alert_asks_for(server: Prometheus
     assert len(rules) == RULES.read_text().count("- alert:")
     for rule in rules:
         for metric in METRIC.findall(rule["query"]):
-            server.until_there_is(metric)
+            # Those of `compare` come from a file; its own tests compare them.
+            if not metric.startswith("cordwood_compare_"):
+                server.until_there_is(metric)
 
 
 def test_the_alert_of_a_damaged_log_is_on_its_way_and_no_other(server: Prometheus) -> None:

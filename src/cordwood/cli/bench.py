@@ -4,8 +4,9 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: CPU time o
 over a file in the page cache, so that other load on the machine hardly counts. `cp` of the same file, timed the same
 way, gives the scale.
 
-`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source` and
-`--questions` are separate measurements: see `live_log`, `spark_source` and `questions` in `cordwood.bench`.
+`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source`,
+`--questions` and `--replicas` are separate measurements: see `live_log`, `spark_source`, `questions` and `replicas` in
+`cordwood.bench`.
 """
 
 from __future__ import annotations
@@ -124,20 +125,27 @@ def bench(
         bool,
         typer.Option("--questions", help="Count the bytes that commands read of one large log instead (on Linux)."),
     ] = False,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Compare replicas instead, beside a proof and beside reading both.")
+    ] = False,
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: also the results as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
-    others = [name for name, given in (("live", live), ("source", source), ("questions", questions)) if given]
+    given_of = {"live": live, "source": source, "questions": questions, "replicas": replicas}
+    others = [name for name, given in given_of.items() if given]
     if len(others) > 1:
         raise RequestError(f"--{others[0]} and --{others[1]} are two measurements: one at a time")
     if others and (against_copy or shapes or chart or by_share):
         raise RequestError(f"--against-copy, --shape, --by-share and --svg do not go with --{others[0]}")
+    if (replicas or questions) and against_kafka:
+        raise RequestError(f"--{others[0]} does not go with --against-kafka, which has no such commands")
+    if replicas:
+        _replicas(directory, size * 1_000_000, passes, as_json=as_json)
+        return
     if questions:
-        if against_kafka:
-            raise RequestError("--questions does not go with --against-kafka, which has no such commands")
         _questions(directory, size / 500, as_json=as_json)
         return
     if live or source:
@@ -219,6 +227,33 @@ def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: b
         rows.append([target.title, *shown, "-" if ratio is None else f"{ratio:.2f}", f"{target.limit:g} of {by}"])
     columns = [Column("ONE THREAD, A LIVE LOG"), *(Column(title, right=True) for title in titles)]
     print("\n".join(table(columns, rows)))
+
+
+def _replicas(directory: str | None, size_bytes: int, runs: int, *, as_json: bool) -> None:
+    from cordwood.bench import replicas
+
+    _show_step("comparing replicas …")
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
+        found = replicas.measure(Path(folder), size_bytes, runs)
+    _show_step("")
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+        return
+    columns = [
+        Column("ONE CORE, 100 B VALUES"),
+        *(Column(title, right=True) for title in ("SECONDS", "RATIO", "BOUND")),
+    ]
+    rows = [
+        ["read two equal replicas", f"{found.reading:.2f}", "", ""],
+        ["compare them", f"{found.equal:.2f}", f"{found.equal / found.reading:.2f}", f"{replicas.EQUAL_TO_READING}"],
+        ["prove the clean of one", f"{found.proof:.2f}", "", ""],
+        [
+            "compare it with the other one",
+            *(f"{found.cleaned:.2f}", f"{found.cleaned / found.proof:.2f}", f"{replicas.CLEANED_TO_PROOF}"),
+        ],
+    ]
+    size = f"{found.log_mb:,.0f} MB, {found.cleaned_mb:,.0f} MB once cleaned"
+    print("\n".join([*table(columns, rows), "", f"CPU seconds, best of {runs}; a replica has {size}"]))
 
 
 def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:

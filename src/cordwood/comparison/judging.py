@@ -149,7 +149,11 @@ class PairJudge:
         equal = was["crc"] == now["crc"]
         self.findings.sum(Sum.BATCHES_EQUAL, equal.sum())
         self.findings.sum(Sum.BYTES_EQUAL, was["size_bytes"][equal].sum())
-        self.findings.sum(Sum.BATCHES_REWRITTEN, (~equal).sum())
+        rewritten = ~equal
+        for run in self.runs:
+            if run.fields:  # its batch was not rewritten by a cleaner
+                rewritten &= (now["last_offset"] < run.first) | (_firsts(now) >= run.end)
+        self.findings.sum(Sum.BATCHES_REWRITTEN, rewritten.sum())
         epochs = was["leader_epoch"] != now["leader_epoch"]
         if epochs.any():
             lowest = int(_firsts(was[epochs]).min())
