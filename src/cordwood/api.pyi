@@ -266,6 +266,8 @@ def groups(
     groups: Sequence[str] = (),
     metadata: AnyPath | None = None,
     brokers: Sequence[str] = (),
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
 ) -> GroupListing:
     """List the consumer groups in the directories of one or more brokers: members, committed offsets, and lag.
 
@@ -279,6 +281,9 @@ def groups(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+        tier_keys: A private key (PEM) for encrypted segments.
 
     Raises:
         NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.

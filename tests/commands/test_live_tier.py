@@ -16,6 +16,8 @@ from cordwood.storage.tier.manifest import GoneSegment
 from cordwood.storage.tier.store import with_tier
 from tests.command import run
 from tests.fs.object_server import running_server
+from tests.logs import batch, write_log
+from tests.storage.messages import offset_commit
 from tests.storage.tier.live_tier import FS, KEY, ORIGINAL, ROOT, LiveTier
 
 NAMES = ("orders-0", "orders-1", "payments-0")
@@ -106,6 +108,19 @@ def test_a_live_log_is_verified_and_cleaned_to_a_copy_as_a_brokers(live: LiveTie
     for path in files:
         assert (tmp_path / "cleaned" / "payments-0" / path.name).read_bytes() == path.read_bytes(), path
     assert cordwood.verify(live.logs, tmp_path / "cleaned", tier=live.root, **options, **configs).holds
+
+
+def test_lag_counts_to_the_end_of_a_log_that_is_only_in_its_tier(live: LiveTier) -> None:
+    shutil.rmtree(live.logs / "__consumer_offsets-0")
+    write_log(live.logs / "__consumer_offsets-0", [batch(0, offset_commit("billing", "orders", 1, 1000))])
+    for path in (live.logs / "orders-1").iterdir():
+        if path.name != "partition.metadata":
+            path.unlink()
+    (live.logs / "replication-offset-checkpoint").unlink()
+    (group,) = cordwood.groups(live.logs, groups=["billing"], tier=live.root, tier_keys=[KEY]).groups
+    assert [(one.offset, one.lag) for one in group.offsets] == [(1000, 200)]
+    (alone,) = cordwood.groups(live.logs, groups=["billing"]).groups
+    assert [one.lag for one in alone.offsets] != [200]
 
 
 # ---- the manifest decides --------------------------------------------------------------------------------------------

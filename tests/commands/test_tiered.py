@@ -107,6 +107,17 @@ def test_get_finds_records_in_the_tier() -> None:
     assert found["records"][0]["offset"] == 156
 
 
+@pytest.mark.parametrize("name", ["local-tiered", "aiven-s3"])
+def test_traces_of_a_key_are_found_in_the_tier(name: str) -> None:
+    logs = fixture(name) / "kafka-logs"
+    words = ("erase-check", logs, "--topic", "orders", "--key", "key-1", "--json")
+    found = run(*words, *tier_options(name), exits=1).json["traces"]
+    traces = {(one["path"].split("/")[-2], one["offset"]) for one in found if one["offset"] is not None}
+    lines = run("dump", logs, "--topic", "orders", "--key", "key-1", "--json", "--records", *tier_options(name)).lines
+    assert traces == {(f"orders-{line['partition']}", line["offset"]) for line in lines}
+    assert len(run(*words, exits=None).json["traces"]) < len(found)
+
+
 def test_a_tier_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "nothing is there" in run("ls", LOGS, "--tier", tmp_path / "none", exits=2).stderr
 

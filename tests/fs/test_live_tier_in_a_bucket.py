@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from cordwood.common.errors import CordwoodError
+from cordwood.live.validation import read_batches
 from tests import knobs
 from tests.fs.object_server import Server, environment, faulty, running_server
 from tests.live.tiered_nodes import NOW, ORDERS, Node, numbers, values
@@ -80,6 +81,24 @@ def test_a_clean_takes_three_requests_for_an_output_beside_its_reads(server: Ser
     assert outputs > 5
     assert methods["PUT"] == 3 * outputs + 1
     assert methods["HEAD"] == methods["POST"] == 0
+
+
+def test_a_sequential_reader_takes_one_request_for_a_small_segment(server: Server, tmp_path: Path) -> None:
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        node = Node(tmp_path, tier="s3://logs/read")
+        with node.manager:
+            node.fill(200)
+            node.step()
+            local, count = node.log.log_segments[0].base_offset, len(node.state.segments)
+            asked.begin({})
+            at = 0
+            while at < local:
+                for one in read_batches(node.log.read(at, 700).records):
+                    at = one.last_offset + 1
+            assert len(asked.asked) <= count, asked.asked
+            asked.begin({})
+            node.log.read(7, 1)  # in the middle of the first segment: its manifest, its indexes, its log
+            assert len(asked.asked) == 3
 
 
 @pytest.mark.slow

@@ -240,8 +240,8 @@ def test_an_object_that_is_replaced_or_deleted_while_it_is_read_is_an_error(serv
 def test_a_listing_of_more_than_a_page_is_complete(server: Server) -> None:
     names = [f"{number:05}" for number in range(1005)]
     for name in names:  # not through HTTP, which needs half a minute
-        BACKEND.put_object(BUCKET, f"many/{name}", b"x")
-    assert [one.name for one in ObjectStore().list(f"s3://{BUCKET}/many")] == names
+        BACKEND.put_object(BUCKET, f"pages/{name}", b"x")
+    assert [one.name for one in ObjectStore().list(f"s3://{BUCKET}/pages")] == names
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

@@ -66,6 +66,25 @@ def test_a_log_is_explained_with_two_requests_for_each_of_its_segments(server: S
     assert len(listings) < 6
 
 
+def test_opening_a_log_of_a_broker_takes_no_request_for_its_segments(server: Server) -> None:
+    url = server.upload(ROOT / "bucket" / "kafka", "kafka")
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        store = with_tier(file_system_for([url]), url, [f"{ROOT}/test-key.json"])
+        log = LogView(f"{ROOT}/kafka-logs/payments-0", fs=store)
+        assert len(log.segments) > 12 and log.size_bytes
+        # Which folders the bucket has, and whether the topic has a manifest there.
+        assert [one.split()[0] for one in asked.asked if "list-type" not in one] == [] and len(asked.asked) < 4
+        asked.begin({})
+        (first,) = log.records(start_offset=300, end_offset=301)
+        assert first.offset == 300
+        # Manifest, indexes and the log of one segment; and the local segment behind it is not in the tier.
+        assert len(asked.asked) <= 4, asked.asked
+        sizes = {info.name: info.size_bytes for info in log.entries}
+    copied = with_tier(file_system_for([]), f"{ROOT}/bucket/kafka", [f"{ROOT}/test-key.json"])
+    expected = {info.name: info.size_bytes for info in copied.list(f"{ROOT}/kafka-logs/payments-0")}
+    assert sizes == expected
+
+
 # ---- cleaned in the bucket -------------------------------------------------------------------------------------------
 
 #: Segments below this offset are not encrypted.

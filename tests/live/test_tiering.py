@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cordwood.common.errors import IllegalArgumentError, KafkaStorageError, OffsetOutOfRangeError
+from cordwood.live import remote_tail
 from cordwood.live.log import FetchIsolation
 from cordwood.live.segments import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
 from tests.live.tiered_nodes import NOW, ORDERS, node, numbers, values
@@ -37,6 +39,27 @@ def test_reads_in_the_tier_begin_at_any_offset_and_time(tmp_path: Path) -> None:
             assert one.offset_at(NOW - 1_000_000 + 1000 * offset) == offset
         with pytest.raises(OffsetOutOfRangeError):
             one.log.read(101, 1)
+
+
+def test_memory_for_indexes_of_the_tier_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_tail, "_LOGS_OPEN", 2)
+    monkeypatch.setattr(remote_tail, "_INDEX_BYTES", 9_000)
+    with node(tmp_path) as one:
+        one.fill(300)
+        one.step()
+        local = one.log.log_segments[0].base_offset
+        held = one.tiering.segments
+        for number in range(300):
+            offset = number * 37 % local
+            assert one.log.read(offset, 1).offset == offset
+            assert held.index_bytes <= 9_000 and held.open_logs <= 2
+        assert held.index_bytes > 6_000
+        with ThreadPoolExecutor(8) as pool:
+            found = [*pool.map(lambda offset: one.log.read(offset, 1).offset, [*range(0, local, 3)] * 4)]
+        assert found == [*range(0, local, 3)] * 4
+        assert held.index_bytes <= 9_000 and held.open_logs <= 2
+        one.tiered.remote.close()
+        assert held.index_bytes == held.open_logs == 0
 
 
 def test_keys_are_found_in_the_tier_and_on_the_disk(tmp_path: Path) -> None:

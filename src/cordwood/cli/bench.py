@@ -4,8 +4,8 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: CPU time o
 over a file in the page cache, so that other load on the machine hardly counts. `cp` of the same file, timed the same
 way, gives the scale.
 
-`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source`,
-`--questions` and `--replicas` are separate measurements: see `live_log`, `spark_source`, `questions` and `replicas` in
+`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source`, `--questions`,
+`--replicas` and `--tier` are separate measurements: see `live_log`, `spark_source`, `questions`, `replicas` and `tier` in
 `cordwood.bench`.
 """
 
@@ -128,22 +128,26 @@ def bench(
     replicas: Annotated[
         bool, typer.Option("--replicas", help="Compare replicas instead, beside a proof and beside reading both.")
     ] = False,
+    tier: Annotated[
+        bool,
+        typer.Option("--tier", help="Count the requests that logs in a tier take, and restore one beside cp, instead."),
+    ] = False,
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: also the results as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
-    given_of = {"live": live, "source": source, "questions": questions, "replicas": replicas}
-    others = [name for name, given in given_of.items() if given]
+    separate = {"live": live, "source": source, "questions": questions, "replicas": replicas, "tier": tier}
+    others = [name for name, given in separate.items() if given]
     if len(others) > 1:
         raise RequestError(f"--{others[0]} and --{others[1]} are two measurements: one at a time")
     if others and (against_copy or shapes or chart or by_share):
         raise RequestError(f"--against-copy, --shape, --by-share and --svg do not go with --{others[0]}")
-    if (replicas or questions) and against_kafka:
+    if (replicas or questions or tier) and against_kafka:
         raise RequestError(f"--{others[0]} does not go with --against-kafka, which has no such commands")
-    if replicas:
-        _replicas(directory, size * 1_000_000, passes, as_json=as_json)
+    if replicas or tier:
+        (_replicas if replicas else _tier)(directory, size * 1_000_000, passes, as_json=as_json)
         return
     if questions:
         _questions(directory, size / 500, as_json=as_json)
@@ -254,6 +258,24 @@ def _replicas(directory: str | None, size_bytes: int, runs: int, *, as_json: boo
     ]
     size = f"{found.log_mb:,.0f} MB, {found.cleaned_mb:,.0f} MB once cleaned"
     print("\n".join([*table(columns, rows), "", f"CPU seconds, best of {runs}; a replica has {size}"]))
+
+
+def _tier(directory: str | None, size_bytes: int, runs: int, *, as_json: bool) -> None:
+    from cordwood.bench.tier import measure as measure_tier
+
+    _show_step("reading logs in a tier …")
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
+        found = measure_tier(Path(folder), size_bytes, runs)
+    _show_step("")
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    rows = [
+        [one.title, f"{one.value:,.4g} {one.unit}".rstrip(), "-" if one.limit is None else f"{one.limit:,}"]
+        for one in found
+    ]
+    columns = [Column("LOGS IN A TIER"), Column("CORDWOOD", right=True), Column("AT MOST", right=True)]
+    print("\n".join(table(columns, rows)))
 
 
 def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:

@@ -25,7 +25,6 @@ from cordwood.commands.options import GroupOptions
 from cordwood.common.errors import DataError, NotFoundError
 from cordwood.common.text import Cells, Column, cells_of, number, printable, register, table, time_text
 from cordwood.fs.base import Store
-from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
 from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.groups import (
@@ -56,7 +55,7 @@ def groups(
         RequestError: a path is a file; or the directories belong to different clusters.
     """
     given = options.named.with_paths(paths)
-    fs = fs or file_system_for([*given, options.metadata])
+    fs = fs or options.tier_place.store([*given, options.metadata])
     cluster = Cluster.open(fs, paths, options.metadata, named=options.named.named)
     return groups_of_cluster(cluster, given, options, on_progress=on_progress)
 

@@ -313,6 +313,7 @@ class GroupOptions:
     ] = ()
     metadata: Annotated[str | None, METADATA] = None
     named: NamedBrokers = field(default_factory=NamedBrokers)
+    tier_place: TierPlace = field(default_factory=TierPlace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

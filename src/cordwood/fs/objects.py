@@ -5,7 +5,7 @@ contains an object. docs/object-stores.md describes paths and credentials.
 
     list       one request per 1,000 names, with `/` as the delimiter
     stat       the object's head; a directory also needs a listing
-    open       no request if its directory was listed, else the object's head
+    open       no request if its directory was listed, else the object's first 64 KiB
     read       ranges, several at a time and ahead of a sequential reader; a small file also prefetches its siblings of
                the same type
 
@@ -268,13 +268,41 @@ class ObjectStore(Store):
     def _opened(self, path: str) -> ReadableFile | None:
         parent, name = posixpath.split(path.rstrip("/"))
         listed = self._listed(parent)
-        meta = listed.get(name) or self._head(path)
+        meta = listed.get(name)
         if meta is None:
-            return None
+            return self._opened_unlisted(path)
         whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
         if whole is not None and not _is_tier_folder(parent):
             self._ask_for_siblings(parent, name, listed)
         return _ObjectFile(path, meta, self.patience, whole)
+
+    def _opened_unlisted(self, path: str) -> ReadableFile | None:
+        """Open an object by reading its first bytes: asking for its size alone would take a request, too."""
+        import obstore
+
+        bucket, key = self._place(path)
+        if not key:
+            return None
+        client = client_of(bucket, self.patience)
+
+        def read() -> tuple[ObjectMeta, memoryview]:
+            found = obstore.get(client, key, options={"range": (0, _FIRST_BYTES)})
+            return found.meta, memoryview(found.bytes())
+
+        try:
+            meta, start = patiently(self.patience, path, read)
+        except FileNotFoundError:
+            return None
+        except StoreError:
+            found = self._head(path)
+            if found is None or found["size"]:
+                raise
+            meta, start = found, memoryview(b"")  # an empty object has no such range
+        first = Future[memoryview]()
+        first.set_result(start)
+        if meta["size"] <= _FIRST_BYTES:
+            return _ObjectFile(path, meta, self.patience, first)
+        return _ObjectFile(path, meta, self.patience, None, _Block(0, len(start), first))
 
     @override
     def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
@@ -449,7 +477,14 @@ class _Block(NamedTuple):
 class _ObjectFile(ReadableFile):
     """An object as it was when it was opened."""
 
-    def __init__(self, path: str, meta: ObjectMeta, patience: Patience, whole: Future[memoryview] | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        meta: ObjectMeta,
+        patience: Patience,
+        whole: Future[memoryview] | None,
+        start: _Block | None = None,
+    ) -> None:
         self.path = path
         self._meta = meta
         self._size = int(meta["size"])
@@ -460,7 +495,7 @@ class _ObjectFile(ReadableFile):
         #: Held during a read: the fields below describe the requests of one reader.
         self._lock = threading.Lock()
         #: Adjacent requested ranges, in order.
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[_Block] = deque([] if start is None else [start])
         #: End of the last read, and the number of bytes to prefetch behind a read.
         self._end_of_last_read = -1
         self._ahead_bytes = 0

@@ -27,7 +27,8 @@ from cordwood.live.tiered_log import TieredLog, described
 from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.exchange import NewSegment
 from cordwood.storage.tier.generations import FencedError
-from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState
+from cordwood.storage.tier.manifest import GoneSegment, TierState
+from cordwood.storage.tier.packed import TierSegment
 from cordwood.storage.tier.remote_log import Answer
 from cordwood.storage.tier.replacing import Piece, plan_replacement
 from cordwood.storage.tier.segments import CopyState, RemoteSegment

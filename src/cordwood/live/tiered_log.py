@@ -21,7 +21,8 @@ from cordwood.live.segment import LogSegment
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations
-from cordwood.storage.tier.manifest import SIZED, TierSegment, TierState
+from cordwood.storage.tier.manifest import TierState
+from cordwood.storage.tier.packed import SIZED, TierSegment
 from cordwood.storage.tier.segments import RemoteSegment
 
 _log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from cordwood.fs.base import LocalFileSystem, TargetStore
 from cordwood.live.log import Log
 from cordwood.live.metrics import MetricName, Total
 from cordwood.live.pool import LogPool
-from cordwood.live.remote_tail import RemoteTail
+from cordwood.live.remote_tail import RemoteSegments, RemoteTail
 from cordwood.live.segment import LogSegment
 from cordwood.live.tiered_log import TieredLog, described
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
@@ -39,7 +39,8 @@ from cordwood.storage.formats.properties import PartitionMetadata, decode_id, en
 from cordwood.storage.log.files import make_work_folder, write_file
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations, check_store, partitions_in
-from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState
+from cordwood.storage.tier.manifest import GoneSegment, TierState
+from cordwood.storage.tier.packed import TierSegment
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 _log = logging.getLogger(__name__)
@@ -63,7 +64,10 @@ class Tiering:
         self.root = root if root.endswith("/") else f"{root}/"
         self._pool = pool
         self._store = store
-        self._layout = AivenLayout(store, self.root)
+        # A listing of many segments would stay in memory, and be out of date after the next copy.
+        self._layout = AivenLayout(store, self.root, lists=False)
+        #: Segments that are being read, of all logs.
+        self.segments = RemoteSegments(self._layout)
         self._run, self._host = secrets.token_hex(8), socket.gethostname()
         self._logs: dict[TopicPartition, TieredLog] = {}
         #: Logs that could not be opened in the tier, with the error.
@@ -156,7 +160,7 @@ class Tiering:
         log.drop_below(state.local_floor)
         local_start = log.log_segments[0].base_offset
         start = max(log.log_start_offset, state.log_start_offset)
-        remote = RemoteTail(self._layout, self.root, state)
+        remote = RemoteTail(self.segments, self.root, state)
         log.use_remote(remote, start if state.segments else max(start, local_start))
         with self._lock:
             self._logs[partition] = TieredLog(log, self._layout, generations, remote)
@@ -336,7 +340,7 @@ class Tiering:
                 {
                     "RemoteCopyLagSegments": len(waiting),
                     "RemoteCopyLagBytes": sum(segment.size_bytes for segment, _ in waiting),
-                    "RemoteLogSizeBytes": sum(each.segment.size_bytes for each in one.state.segments),
+                    "RemoteLogSizeBytes": one.state.packed.size_bytes,
                     "RemoteLogMetadataCount": len(one.state.segments),
                     "RemoteDeleteLagSegments": len(one.state.gone),
                     "RemoteDeleteLagBytes": sum(each.segment.size_bytes for each in one.state.gone),
@@ -366,7 +370,7 @@ def _expired(one: TieredLog, now_ms: int) -> tuple[int, int]:
     Differs from Kafka's: a segment that is deleted no longer counts as size, also while its deletion fails.
     """
     config, start, segments = one.log.config, one.log.log_start_offset, one.state.segments
-    size = sum(each.segment.size_bytes for each in segments) + sum(local.size_bytes for local, _ in one.waiting())
+    size = one.state.packed.size_bytes + sum(local.size_bytes for local, _ in one.waiting())
     count = 0
     for each in segments:
         segment = each.segment

@@ -14,7 +14,8 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.chunks import read_key
 from cordwood.storage.tier.generations import Generations
-from cordwood.storage.tier.manifest import SIZED, TierSegment, TierState, empty_state
+from cordwood.storage.tier.manifest import TierState, empty_state
+from cordwood.storage.tier.packed import SIZED, TierSegment
 from cordwood.storage.tier.segments import RemoteSegment, TopicIdPartition
 from tests.fixtures import copy_of, fixture
 

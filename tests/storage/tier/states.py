@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from cordwood.common.types import NONE
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState, Writer
+from cordwood.storage.tier.manifest import GoneSegment, TierState, Writer
+from cordwood.storage.tier.packed import TierSegment
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 from tests.storage.tier.events import segment_id
 

@@ -24,7 +24,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import tier_manifest_name
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations, check_store, make_folders, partitions_in
-from cordwood.storage.tier.manifest import GoneSegment, TierSegment, TierState
+from cordwood.storage.tier.manifest import GoneSegment, TierState
+from cordwood.storage.tier.packed import TierSegment
 from cordwood.testing.memory import MemoryFileSystem, every_cut
 from cordwood.testing.memory_journal import keep_all, lose_all
 from tests.fs.object_server import BUCKET, Faults, Server, environment, faulty, running_server
@@ -393,7 +394,7 @@ def test_an_attempt_whose_answer_was_lost_is_replaced_by_the_next_commit(faults:
         writer.commit(grown(now, numbered(0)))
     faults.settle()
     faults.begin({})
-    assert tier.newest().segments == (numbered(0),)  # it took effect, and the writer does not know it
+    assert list(tier.newest().segments) == [numbered(0)]  # it took effect, and the writer does not know it
     again = writer.commit(grown(now, numbered(0), numbered(1)))
     assert again.generation == now.generation + 2 and tier.newest() == again
 

@@ -20,6 +20,7 @@ from cordwood.tables.source.datasource import ReadCounter
 from cordwood.tables.source.schema import COLUMNS
 from cordwood.tables.source.slices import ReadCounts
 from tests.fixtures import TIERED, copy_of, fixture, reads
+from tests.live.tiered_nodes import node, numbers
 from tests.spark_folder import folder_of
 from tests.tables.source.random_logs import NOW_MS, Writer
 from tests.tasks.spark.connect import run_connected
@@ -90,6 +91,15 @@ def test_a_tiered_topic_is_read_with_its_tier(spark: SparkSession, counter: Read
         (line["topic"], line["partition"], line["offset"]) for line in reads(name, "read_committed") if "offset" in line
     }
     assert len(found) > 2000
+
+
+def test_a_live_log_is_read_with_its_tier(spark: SparkSession, counter: ReadCounter, tmp_path: Path) -> None:
+    with node(tmp_path) as one:
+        one.fill(100)
+        one.step()
+        assert one.log.log_segments[0].base_offset > 80
+    frame = reader(spark, tier=str(tmp_path / "tier")).load(str(tmp_path / "logs"))
+    assert [row.value for row in frame.sort("offset").collect()] == numbers(100)
 
 
 def test_every_column_has_the_type_that_spark_takes(spark: SparkSession, counter: ReadCounter, logs: Path) -> None:

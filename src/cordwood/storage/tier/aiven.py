@@ -24,16 +24,17 @@ import json
 import posixpath
 import re
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cordwood.common.errors import BadNameError, CorruptFileError, CorruptMessageError, RequestError
-from cordwood.common.types import override
+from cordwood.common.types import NONE, override
 from cordwood.fs.base import ReadableFile, Store, TargetStore
 from cordwood.fs.manifest import TIER_FOLDER
+from cordwood.fs.wrapped import WrappedReadableFile
 from cordwood.record.record import write_varint
 from cordwood.storage.formats.filenames import FileKind, topic_fault
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -86,8 +87,14 @@ _INDEX_NAMES = {
     "leaderEpoch": FileKind.LEADER_EPOCHS,
     "transaction": FileKind.TRANSACTION_INDEX,
 }
+#: The offset of a batch that would begin with the magic number of zstd.
+_ZSTD_OFFSET = 0x28B52FFD << 32
 #: Size of a chunk of a segment that replaces no other.
 _CHUNK_BYTES = 4 << 20
+#: Number of objects with indexes that stay open.
+_INDEXES_SHARED = 16
+#: Number of objects of a partition that are opened before its folder is listed.
+_OPENED_UNLISTED = 6
 #: Maximum number of cached manifests, and of chunks in them.
 _MANIFESTS_CACHED, _CHUNKS_CACHED = 1024, 1 << 20
 
@@ -331,18 +338,22 @@ class AivenLayout(Layout):
     Args:
         root: bucket and key prefix. A prefix that is a folder may be given with or without its slash.
         keys: private keys for encrypted segments.
+        lists: list the folder of a partition once several of its objects are opened.
     """
 
-    def __init__(self, store: TargetStore, root: str, keys: Sequence[TierKey] = ()) -> None:
+    def __init__(self, store: TargetStore, root: str, keys: Sequence[TierKey] = (), *, lists: bool = True) -> None:
         self.store = store
+        self._lists = lists
         self._root = root
         self._keys = tuple(keys)
         self._prefix: str | None = None
         self._lock = threading.Lock()
         #: Manifests by path; the one used last is at the end.
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
-        #: Folders of partitions that were listed, so that the store knows the sizes of their objects.
-        self._listed: set[str] = set()
+        #: Open objects with indexes by path; the one used last is at the end.
+        self._indexes: OrderedDict[str, ReadableFile] = OrderedDict()
+        #: Number of objects that were opened in the folder of each partition, up to its listing.
+        self._opens: Counter[str] = Counter()
 
     @override
     def kinds(self, segment: RemoteSegment) -> Mapping[FileKind, int | None]:
@@ -359,11 +370,14 @@ class AivenLayout(Layout):
     @override
     def open(self, segment: RemoteSegment, kind: FileKind) -> ReadableFile:
         check_names(segment)
+        if kind is FileKind.LOG and (plain := self._open_plain(segment)) is not None:
+            return plain
         manifest = self.manifest(segment)
         if kind is not FileKind.LOG and kind not in manifest.indexes:
             path = self._path(segment, _INDEXES)
             raise FileNotFoundError(errno.ENOENT, f"the segment has no {kind} in it", path)
-        file = self._open(self._path(segment, _LOG if kind is FileKind.LOG else _INDEXES))
+        path = self._path(segment, _LOG if kind is FileKind.LOG else _INDEXES)
+        file = self._open(path) if kind is FileKind.LOG else self._open_indexes(path)
         try:
             return self._opened(file, manifest, kind)
         except BaseException:
@@ -505,12 +519,48 @@ class AivenLayout(Layout):
         return ChunkedFile(file, chunks, is_compressed=False, cipher=cipher)
 
     def _open(self, path: str) -> ReadableFile:
-        """Open an object. One listing of its folder spares a request for the size of each object."""
+        """Open an object.
+
+        A listing of its folder spares a request for the size of each object, and the store then asks for small objects
+        ahead. It takes a request for 1,000 names: too much for a read of one segment.
+        """
         folder = posixpath.dirname(path)
-        if folder not in self._listed and self.store.reads_by_request(folder):
-            self.names_in(folder)
-            self._listed.add(folder)
+        if self._lists and self._opens[folder] <= _OPENED_UNLISTED and self.store.reads_by_request(folder):
+            self._opens[folder] += 1
+            if self._opens[folder] > _OPENED_UNLISTED:
+                self.names_in(folder)
         return self.store.open(path)
+
+    def _open_plain(self, segment: RemoteSegment) -> ReadableFile | None:
+        """Open a `.log` that is neither compressed nor encrypted, without a request for its manifest; else None.
+
+        It has the size of the segment, as encryption adds bytes, and begins with an offset of the segment. Compressed,
+        it would begin with the magic number of zstd, which is no such offset.
+        """
+        path = self._path(segment, _LOG)
+        if not self.store.reads_by_request(path) or self._path(segment, _MANIFEST) in self._manifests:
+            return None
+        file = self._open(path)
+        first = int.from_bytes(file.read(0, 8), "big") if file.size() == segment.size_bytes else NONE
+        if segment.start_offset <= first <= segment.end_offset < _ZSTD_OFFSET:
+            return file
+        file.close()
+        return None
+
+    def _open_indexes(self, path: str) -> ReadableFile:
+        """Open an object with indexes; in a store that is read by requests, readers of several of them share it."""
+        if not self.store.reads_by_request(path):
+            return self._open(path)
+        with self._lock:
+            file = self._indexes.get(path)
+        if file is None:
+            file = self._open(path)
+        with self._lock:
+            self._indexes[path] = file
+            self._indexes.move_to_end(path)
+            while len(self._indexes) > _INDEXES_SHARED:
+                self._indexes.popitem(last=False)  # readers go on: it is no file of this machine
+        return _SharedFile(file)
 
     def _read_manifest(self, path: str) -> Manifest:
         with self._lock:
@@ -559,6 +609,14 @@ class AivenLayout(Layout):
             return self.store.names_in(folder)
         except (FileNotFoundError, NotADirectoryError):
             return {}
+
+
+class _SharedFile(WrappedReadableFile):
+    """A file that stays open after its reader has closed it."""
+
+    @override
+    def close(self) -> None:
+        pass
 
 
 def key_prefix(store: Store, path: str) -> str | None:

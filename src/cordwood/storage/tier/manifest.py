@@ -42,9 +42,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from cordwood.common.errors import CorruptFileError
@@ -54,12 +53,11 @@ from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.files import TIER_MANIFEST_BYTES_MAX
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.json_fields import Fields
+from cordwood.storage.tier.packed import EPOCHS_MAX, SIZED, PackedSegments, TierSegment
 from cordwood.storage.tier.remote_log import Answer
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 
 _VERSION = 1
-#: The kinds of files whose sizes a manifest has, beside the `.log`.
-SIZED = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX, FileKind.PRODUCER_SNAPSHOT)
 _INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
 #: Maximum length of a writer's run and host, in characters.
 _TEXT_MAX = 255
@@ -83,27 +81,6 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class TierSegment:
-    """A segment of a log in its tier.
-
-    Attributes:
-        segment: in state `COPY_FINISHED`.
-        crc32c: of its `.log`.
-        index_bytes: sizes of its files of the kinds `SIZED`; NONE where it has no such file.
-    """
-
-    segment: RemoteSegment
-    crc32c: int
-    index_bytes: tuple[int, ...]
-
-    @property
-    def sizes(self) -> dict[FileKind, int]:
-        """The size of each of its files, in bytes."""
-        sizes = {kind: size for kind, size in zip(SIZED, self.index_bytes, strict=True) if size != NONE}
-        return {FileKind.LOG: self.segment.size_bytes, **sizes}
-
-
-@dataclass(frozen=True, slots=True)
 class GoneSegment:
     """A segment that left the log; its objects are still to be deleted.
 
@@ -124,7 +101,7 @@ class TierState:
         generation: number of the manifest; 0 before the first.
         local_floor: first offset that must be read from the disk; local segments below it are leftovers.
         cleaner_checkpoint: end of the cleaned part of the log; None before the first clean.
-        segments: by start offset; they do not overlap.
+        segments: by start offset; they do not overlap. Packed, whatever sequence is given.
         gone: segments whose objects are still to be deleted.
     """
 
@@ -134,8 +111,19 @@ class TierState:
     log_start_offset: int
     local_floor: int
     cleaner_checkpoint: int | None
-    segments: tuple[TierSegment, ...]
+    segments: Sequence[TierSegment]
     gone: tuple[GoneSegment, ...]
+
+    def __post_init__(self) -> None:
+        """Pack the segments."""
+        if not isinstance(self.segments, PackedSegments):
+            object.__setattr__(self, "segments", PackedSegments.of(self.partition, self.segments))
+
+    @property
+    def packed(self) -> PackedSegments:
+        """The segments, with sums over all of them."""
+        assert isinstance(self.segments, PackedSegments), "they were packed"
+        return self.segments
 
     @property
     def copied_end(self) -> int:
@@ -174,16 +162,8 @@ def is_whole(state: TierState, base: TierState | None) -> bool:
     """Return whether a manifest is encoded whole, and so may be the base of later ones."""
     if base is None:
         return True
-    added, removed = _changes(state, base)
+    added, removed = state.packed.changes_since(base.packed)
     return len(added) + len(removed) > _CHANGED_MAX * len(state.segments)
-
-
-def _changes(state: TierState, base: TierState) -> tuple[list[TierSegment], list[str]]:
-    """Return the segments that a state adds to its base, and the ids of segments that it removes."""
-    before = {one.segment.id: one for one in base.segments}
-    now = {one.segment.id: one for one in state.segments}
-    added = [one for segment_id, one in now.items() if before.get(segment_id) != one]
-    return added, [segment_id for segment_id, one in before.items() if now.get(segment_id) != one]
 
 
 def encode(state: TierState, base: TierState | None) -> bytes:
@@ -195,8 +175,8 @@ def encode(state: TierState, base: TierState | None) -> bytes:
     _assert_consistent(state)
     if is_whole(state, base):
         base = None
-    added, removed = _changes(state, empty_state(state.partition) if base is None else base)
-    known = _known(base)
+    added, removed = state.packed.changes_since((base or empty_state(state.partition)).packed)
+    known = _known(base) if state.gone else {}
     content = {
         "version": _VERSION,
         "writer": {"epoch": state.writer.epoch, "run": state.writer.run, "host": state.writer.host},
@@ -244,16 +224,10 @@ def _gone_fields(segment: RemoteSegment, known: Mapping[str, RemoteSegment]) -> 
 
 
 def _assert_consistent(state: TierState) -> None:
-    segments = [one.segment for one in state.segments]
-    for segment in [*segments, *(one.segment for one in state.gone)]:
+    for segment in (one.segment for one in state.gone):
         assert segment.topic_id_partition == state.partition, "a segment of another partition"
         assert segment.state is CopyState.COPY_FINISHED, "a segment whose copy did not finish"
-    assert _overlap(segments) is None, "segments overlap, or are not in order"
-
-
-def _overlap(segments: Iterable[RemoteSegment]) -> RemoteSegment | None:
-    """Return the first segment that does not start after the end of its predecessor."""
-    return next((b for a, b in pairwise(segments) if b.start_offset <= a.end_offset), None)
+    assert state.packed.overlapping is None, "segments overlap, or are not in order"
 
 
 # ---- decoding --------------------------------------------------------------------------------------------------------
@@ -284,11 +258,12 @@ def decode(data: bytes, path: str, partition: TopicIdPartition, read_base: Calla
         if added.segment.id in segments:
             raise CorruptFileError(f"segment {added.segment.id} is there twice", path=path)
         segments[added.segment.id] = added
-    ordered = tuple(sorted(segments.values(), key=lambda one: one.segment.start_offset))
-    if (overlapping := _overlap(one.segment for one in ordered)) is not None:
+    ordered = PackedSegments.of(partition, sorted(segments.values(), key=lambda one: one.segment.start_offset))
+    if (at := ordered.overlapping) is not None:
+        overlapping = ordered[at].segment
         what = f"segment {overlapping.id} starts at {overlapping.start_offset}, within the segment before it"
         raise CorruptFileError(what, path=path)
-    known, gone = _known(base), []
+    known, gone = _known(base) if changes.gone else {}, []
     for one in changes.gone:
         segment = one.segment or known.get(one.id)
         if one.id in segments or segment is None:
@@ -405,6 +380,8 @@ def _index_bytes(fields: Fields) -> tuple[int, ...]:
 def _segment(fields: Fields, partition: TopicIdPartition) -> RemoteSegment:
     start = fields.integer("start", 0, MAX_OFFSET)
     has_custom = fields.values.get("custom_metadata") is not None
+    if len(epochs := fields.epochs("epochs")) > EPOCHS_MAX:
+        raise fields.refused("epochs", f"at most {EPOCHS_MAX} leader epochs")
     return RemoteSegment(
         topic=partition.topic,
         topic_id=partition.topic_id,
@@ -416,7 +393,7 @@ def _segment(fields: Fields, partition: TopicIdPartition) -> RemoteSegment:
         max_timestamp_ms=fields.integer("max_timestamp", -MAX_OFFSET - 1, MAX_OFFSET),
         event_time_ms=fields.integer("event_time", -MAX_OFFSET - 1, MAX_OFFSET),
         broker=fields.integer("broker", -_INT32_MAX - 1, _INT32_MAX),
-        epochs=fields.epochs("epochs"),
+        epochs=epochs,
         custom_metadata=fields.decoded("custom_metadata") if has_custom else None,
         state=CopyState.COPY_FINISHED,
         transaction_index_empty=not fields.boolean("aborted"),

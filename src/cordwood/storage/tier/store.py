@@ -18,12 +18,13 @@ import contextlib
 import errno
 import posixpath
 import threading
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 from cordwood.common.errors import CorruptFileError, DataError, RequestError, StoreError
 from cordwood.common.types import NONE, TopicPartition, override
-from cordwood.fs.base import COPY_BUFFER_BYTES, FileInfo, Link, ReadableFile, TargetStore
+from cordwood.fs.base import FileInfo, Link, ReadableFile, TargetStore, copy_bytes
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedTargetStore
 from cordwood.storage.formats import checkpoints
@@ -224,26 +225,54 @@ class RemotePart:
         return {start: one for start, one in tries.items() if one.count >= FAILED_COPIES and start > copied}
 
 
+class _InfoOfIndex(FileInfo):
+    """An index in an object store: its size is read with its segment's manifest, once somebody needs it."""
+
+    __slots__ = ("_read_size", "_size")
+    _size: int | None
+    _read_size: Callable[[], int]
+
+    @classmethod
+    def of(cls, like: FileInfo, read_size: Callable[[], int]) -> _InfoOfIndex:
+        """Return the attributes of a file whose size `read_size` returns."""
+        info = cls(like.name, 0, like.mtime_ns, is_directory=False, allocated_bytes=0)
+        info._size, info._read_size = None, read_size
+        return info
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        if self._size is None:
+            self._size = self._read_size()
+        return self._size
+
+    @size_bytes.setter
+    def size_bytes(self, size: int) -> None:
+        self._size = size
+
+    @override
+    def __reduce__(self) -> tuple[object, ...]:
+        return FileInfo, astuple(self)
+
+
 @dataclass(frozen=True, slots=True)
 class _RemoteFile:
     """A file of a remote segment, under its name in the partition's directory.
 
     Attributes:
-        first, end: the part of the object that is shown, [first, end) in bytes.
+        part: the part of the object that is shown, [first, end) in bytes; None for all of it.
     """
 
     segment: RemoteSegment
     kind: FileKind
     info: FileInfo
-    first: int
-    end: int
+    part: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, segment: RemoteSegment, kind: FileKind, offset: int, first: int, end: int) -> _RemoteFile:
+    def of(cls, segment: RemoteSegment, kind: FileKind, offset: int, size: int) -> _RemoteFile:
         """Return the file of a kind, named by an offset."""
         mtime_ns = segment.event_time_ms * 1_000_000
-        info = FileInfo(offset_name(offset, kind), end - first, mtime_ns, is_directory=False, allocated_bytes=0)
-        return cls(segment, kind, info, first, end)
+        return cls(segment, kind, FileInfo(offset_name(offset, kind), size, mtime_ns, False, allocated_bytes=0))
 
 
 class TierStore(WrappedTargetStore):
@@ -346,8 +375,7 @@ class TierStore(WrappedTargetStore):
             super().copy(source, target, mode=mode)
             return
         with self.open(source) as file, self.create(target, mode=mode) as copied:
-            for at in range(0, file.size(), COPY_BUFFER_BYTES):
-                copied.write(at, file.read(at, COPY_BUFFER_BYTES))
+            copy_bytes(file, copied)
 
     @override
     def try_link(self, link: Link, source: str, target: str) -> bool:
@@ -509,28 +537,29 @@ class TierStore(WrappedTargetStore):
         segment = answer.segment
         base = segment.start_offset if is_first else answer.first_offset
         is_whole = (base, answer.last_offset) == (segment.start_offset, segment.end_offset)
-        first, end = 0, sizes.get(FileKind.LOG) or segment.size_bytes
+        log = _RemoteFile.of(segment, FileKind.LOG, base, sizes.get(FileKind.LOG) or segment.size_bytes)
         if not is_whole and sizes:
             # Without the object nothing is cut, and its reader gets the error.
             with contextlib.suppress(FileNotFoundError, CorruptFileError):
                 first, end = self._part(segment, base, answer.last_offset)
-        yield _RemoteFile.of(segment, FileKind.LOG, base, first, end)
+                log = replace(log, info=replace(log.info, size_bytes=end - first), part=(first, end))
+        yield log
         wanted = {kind: base for kind in _INDEXES if is_whole}
         if answer.last_offset == segment.end_offset:
             wanted[FileKind.PRODUCER_SNAPSHOT] = segment.end_offset + 1
         for kind in sizes.keys() & wanted.keys():
-            if (size := self._size(segment, kind, sizes[kind])) is not None:
-                yield _RemoteFile.of(segment, kind, wanted[kind], 0, size)
+            file = _RemoteFile.of(segment, kind, wanted[kind], sizes[kind] or 0)
+            if sizes[kind] is None:
+                file = replace(file, info=_InfoOfIndex.of(file.info, partial(self._size, segment, kind)))
+            yield file
 
-    def _size(self, segment: RemoteSegment, kind: FileKind, known: int | None) -> int | None:
-        """Return the size of a file of a segment, or None if the segment has no such file."""
-        if known is not None:
-            return known
+    def _size(self, segment: RemoteSegment, kind: FileKind) -> int:
+        """Return the size of a file of a segment; 0 if the segment has no such file, or it cannot be read."""
         try:
             with self.layout.open(segment, kind) as file:
                 return file.size()
         except (FileNotFoundError, CorruptFileError):
-            return None
+            return 0
 
     def _part(self, segment: RemoteSegment, first: int, last: int) -> tuple[int, int]:
         """Return the bytes of a segment's batches that begin at or above an offset, and end at or below another."""
@@ -549,6 +578,8 @@ class TierStore(WrappedTargetStore):
         try:
             opened = self.layout.open(file.segment, file.kind)
         except (FileNotFoundError, StoreError) as error:
+            if isinstance(error, FileNotFoundError) and self._is_empty_index(file):
+                return _Content(path, b"")
             state = None if (part := self._parts.get(posixpath.dirname(path))) is None else part.state
             if state is not None and self.state(state.partition) != state:
                 # As after the deletion of a file by a broker, readers list again.
@@ -557,7 +588,14 @@ class TierStore(WrappedTargetStore):
                 raise
             what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
             raise CorruptFileError(what, path=path) from error
-        return _Part(opened, path, file.first, file.end)
+        return _Part(opened, path, *(file.part or (0, opened.size())))
+
+    def _is_empty_index(self, file: _RemoteFile) -> bool:
+        """Return whether a file is the transaction index of a segment that turned out to have none."""
+        if file.kind is not FileKind.TRANSACTION_INDEX or file.segment.transaction_index_empty:
+            return False
+        kinds = self.layout.kinds(file.segment)
+        return FileKind.LOG in kinds and file.kind not in kinds
 
     # ---- facts of a partition ----------------------------------------------------------------------------------------
 
