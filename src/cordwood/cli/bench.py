@@ -4,9 +4,9 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: CPU time o
 over a file in the page cache, so that other load on the machine hardly counts. `cp` of the same file, timed the same
 way, gives the scale.
 
-`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source`, `--questions`,
-`--replicas` and `--tier` are separate measurements: see `live_log`, `spark_source`, `questions`, `replicas` and `tier` in
-`cordwood.bench`.
+`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source`,
+`--questions`, `--replicas` and `--tier` are separate measurements: see `live_log`, `spark_source`, `questions`,
+`replicas` and `tier` in `cordwood.bench`.
 """
 
 from __future__ import annotations
