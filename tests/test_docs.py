@@ -52,8 +52,9 @@ from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.tables.source.options import known_options
 from cordwood.tables.source.schema import KAFKA_COLUMNS, MORE_COLUMNS, SourceColumn
 from tests.command import run
+from tests.commands.cluster_scene import CLUSTER, CLUSTER_ARCHIVE, directories
 from tests.damage.samples import UNCOVERED
-from tests.fixtures import fixture
+from tests.fixtures import fixture, unpacked
 from tests.fs.object_server import environment, running_server
 from tests.knobs import REWRITE
 from tests.spark_folder import folder_of
@@ -255,6 +256,9 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(
         monkeypatch.chdir(folder)
     if "$ cordwood" in page.read_text() and "s3://" in page.read_text():
         request.getfixturevalue("bucket")
+    if CLUSTER in page.read_text():
+        for path in directories(unpacked(CLUSTER_ARCHIVE)):
+            shutil.copytree(path, Path(CLUSTER) / path.name)
     if "--tier bucket/" in page.read_text():
         shutil.copytree(fixture("aiven-s3") / "bucket", "bucket")
         key = json.loads((fixture("aiven-s3") / "test-key.json").read_text())

@@ -138,7 +138,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "topic": "disk-1",
         "partition": 0,
         "broker": "1",
-        "role": "not in sync",  # the metadata of its stopped broker lists no replica in sync
+        "role": "eligible",  # its stopped broker may lead next
         "state": [],
         "segments": 9,
         "size_bytes": 3765,

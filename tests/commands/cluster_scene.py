@@ -1,7 +1,7 @@
 """Three real brokers of one cluster, stopped one by one while data arrives, and the answers of Kafka's own tools.
 
 `python -m tests.commands.cluster_scene FOLDER` leaves their log directories in FOLDER/kafka-cluster, stopped. It made
-`tests/data/fixtures/cluster/`.
+`tests/data/cluster/`.
 
     all three run    topics with two and three replicas, transactions, groups, compaction
     3 stops          its replicas end here
@@ -18,11 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cordwood.common.types import system_clock
 from tests.commands.coordinator_scene import STILL, hanging, late_batch
 from tests.kafka_tools import Broker, Line
 
 #: The name of the folder with the three log directories.
 CLUSTER = "kafka-cluster"
+CLUSTER_ARCHIVE = Path(__file__).parents[1] / "data" / "cluster" / f"{CLUSTER}.tar.gz"
 BROKERS = (1, 2, 3)
 _SETTINGS: Mapping[str, object] = {
     **STILL,
@@ -57,6 +59,7 @@ class ClusterAnswers(NamedTuple):
         partitions: leader, replicas and in-sync replicas by partition.
         replicas: size in bytes and lag in offsets, by broker and partition, just before the broker stopped.
         ends: start, last stable offset and end of each partition.
+        asked_ms: the time before the last broker stopped.
     """
 
     groups: list[Line]
@@ -65,6 +68,7 @@ class ClusterAnswers(NamedTuple):
     partitions: Line
     replicas: Line
     ends: Line
+    asked_ms: int
 
 
 def directories(folder: Path) -> list[Path]:
@@ -95,6 +99,7 @@ def play(broker: Broker, folder: Path) -> ClusterAnswers:
         said["describe_topics"]["partitions"],
         replicas,
         ends,
+        system_clock(),
     )
     broker("stop", first)
     return answers

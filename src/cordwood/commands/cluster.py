@@ -275,6 +275,8 @@ def _state(partition: PartitionReplicas) -> str:
     """Return the problems of a partition, and whether it is being moved."""
     missing = set(partition.replicas) - set(partition.isr)
     words = ["no leader"] if partition.leader < 0 else []
+    eligible = partition.eligible_leader_replicas
+    words += [f"{_ids(eligible)} eligible"] if eligible else []
     words += [f"{_ids(tuple(sorted(missing)))} not in sync"] if missing else []
     moving = partition.adding_replicas or partition.removing_replicas
     return ", ".join([*words, *(["being moved"] if moving else [])]) or "-"

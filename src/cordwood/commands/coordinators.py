@@ -164,7 +164,8 @@ def coverage_of(cluster: Cluster, topic: str, here: tuple[int, ...]) -> Coverage
 def brokers_lines(brokers: Sequence[str]) -> Iterator[str]:
     """Yield a line about the brokers whose directories were read; none for a single broker."""
     if len(brokers) > 1:
-        yield f"{brokers_text(brokers)}: of several replicas the one with the newest leader epoch and the highest end"
+        how = "of several replicas, that of the newest leader epoch and the highest end is read"
+        yield f"{brokers_text(brokers)}; {how}"
 
 
 #: Maximum number of unreadable records or files shown.

@@ -493,7 +493,7 @@ _COLUMNS: Mapping[By, Cells] = {
 
 def shown_columns(listing: Listing, *, by: By = By.REPLICA) -> Cells:
     """Return the columns of a table, without empty columns."""
-    hidden = set(_hidden(listing)) if by in (By.REPLICA, By.TOPIC) else set()
+    hidden = set() if by is By.PARTITION else {*_hidden(listing)} - ({_BROKER} if by is By.BROKER else set())
     return [one for one in _COLUMNS[by] if one[0].title not in hidden]
 
 

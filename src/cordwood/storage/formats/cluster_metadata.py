@@ -31,7 +31,7 @@ TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 _UNCHANGED_LEADER = -2
 #: The record types that matter here, by number.
 RECORDS: Mapping[int, Message] = {
-    number: CLUSTER_RECORDS[number].value for number in (0, 1, 2, 3, 4, 5, 9, 12, 17, 20, 23, 24, 25)
+    number: CLUSTER_RECORDS[number].value for number in (0, 1, 2, 3, 4, 5, 9, 12, 17, 20, 23, 24, 25, 28)
 }
 
 
@@ -61,7 +61,14 @@ def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """The replicas of a partition. `directories`: a log directory id per replica; empty in clusters before 3.7."""
+    """The replicas of a partition, by node.id.
+
+    Attributes:
+        directories: a log directory id per replica; empty in clusters before 3.7.
+        eligible_leader_replicas: replicas that are not in sync any more, as their brokers stopped, but have all
+            committed records; empty in clusters before 4.0.
+        last_known_elr: after the last of these stopped uncleanly, the last leader.
+    """
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -70,6 +77,8 @@ class PartitionReplicas:
     leader: int
     leader_epoch: int
     directories: tuple[str, ...]
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +269,9 @@ class _Story:
     def partition(self, fields: dict[str, Any]) -> str | None:
         if fields["topic_id"] not in self.names:
             return f"no topic has the id {fields['topic_id']}"
-        self.partitions[fields["topic_id"]][fields["partition_id"]] = PartitionReplicas(
-            **{name: fields[name] for name in PartitionReplicas.__dataclass_fields__}
-        )
+        values: dict[str, Any] = {name: fields[name] for name in PartitionReplicas.__dataclass_fields__}
+        given = {name: value for name, value in values.items() if value is not None}
+        self.partitions[fields["topic_id"]][fields["partition_id"]] = PartitionReplicas(**given)
         return None
 
     def partition_change(self, fields: dict[str, Any]) -> str | None:
@@ -276,6 +285,17 @@ class _Story:
         if "replicas" in changed:
             changed.setdefault("directories", ())  # the old ones belong to the old replicas
         partitions[fields["partition_id"]] = replace(before, **changed)
+        return None
+
+    def clear_elr(self, fields: dict[str, Any]) -> str | None:
+        """Forget the eligible leaders of a topic, or of all topics."""
+        name = fields["topic_name"]
+        if name and name not in self.ids:
+            return f"no topic {name}"
+        for topic_id in [self.ids[name]] if name else self.ids.values():
+            partitions = self.partitions[topic_id]
+            for number, before in partitions.items():
+                partitions[number] = replace(before, eligible_leader_replicas=(), last_known_elr=())
         return None
 
     def remove_topic(self, fields: dict[str, Any]) -> str | None:
@@ -347,7 +367,15 @@ class _Story:
         )
 
 
-_CHANGEABLE = ("isr", "replicas", "removing_replicas", "adding_replicas", "directories")
+_CHANGEABLE = (
+    "isr",
+    "replicas",
+    "removing_replicas",
+    "adding_replicas",
+    "directories",
+    "eligible_leader_replicas",
+    "last_known_elr",
+)
 _EFFECTS = {
     "RegisterBrokerRecord": _Story.broker,
     "UnregisterBrokerRecord": _Story.unregister_broker,
@@ -355,6 +383,7 @@ _EFFECTS = {
     "PartitionRecord": _Story.partition,
     "ConfigRecord": _Story.config,
     "PartitionChangeRecord": _Story.partition_change,
+    "ClearElrRecord": _Story.clear_elr,
     "RemoveTopicRecord": _Story.remove_topic,
     "FeatureLevelRecord": _Story.feature_level,
     "BrokerRegistrationChangeRecord": _Story.broker_change,

@@ -268,11 +268,18 @@ class Cluster:
         return None if topic is None else topic.partitions.get(name.partition)
 
     def leader(self, name: TopicPartition) -> Replica | None:
-        """Return the leader of a partition by the metadata; None if it is unknown or not in the directories."""
+        """Return the leader of a partition by the metadata; None if it is unknown or not in the directories.
+
+        After all its brokers have stopped, none leads. Then it is the only replica that may lead next.
+
+        Source: KIP-966, eligible leader replicas.
+        """
         known = self.assignment(name)
-        if known is None or known.leader == NONE:
+        if known is None:
             return None
-        return next((one for one in self.replicas(name) if one.node.node_id == known.leader), None)
+        next_ids = known.eligible_leader_replicas or known.last_known_elr
+        leader = next_ids[0] if known.leader == NONE and len(next_ids) == 1 else known.leader
+        return next((one for one in self.replicas(name) if one.node.node_id == leader), None)
 
     def believed(self, name: TopicPartition, broker: str | None = None) -> Belief:
         """Choose the replica of a partition to read: the one with the newest last leader epoch, then the highest end.
@@ -359,7 +366,7 @@ class Cluster:
             )
 
     def has_current(self, name: TopicPartition) -> bool:
-        """Whether a replica with all records of a partition is present: an in-sync replica is, or all replicas are.
+        """Whether a replica with all committed records is present: an in-sync or eligible one, or all replicas.
 
         After all brokers of a partition have stopped, the metadata lists no in-sync replica.
         """
@@ -368,7 +375,8 @@ class Cluster:
         here = {one.node.node_id for one in self.replicas(name)}
         if partition is None or here == {None}:
             return bool(here)
-        return here.issuperset(partition.replicas) or not here.isdisjoint(partition.isr)
+        current = {*partition.isr, *partition.eligible_leader_replicas}
+        return here.issuperset(partition.replicas) or not here.isdisjoint(current)
 
 
 def check_stopped(directory: LogDirectory) -> None:

@@ -182,6 +182,7 @@ class Role(StrEnum):
 
     LEADER = "leader"
     IN_SYNC = "in sync"
+    ELIGIBLE = "eligible"  #: not in sync, as it stopped, but may lead: it has all committed records
     NOT_IN_SYNC = "not in sync"
     NOT_ASSIGNED = "not assigned"  #: the metadata lists no replica on the broker
 
@@ -405,7 +406,14 @@ class BrokerListing:
         """Sum up the listed partitions of a node."""
         own = [one for one in partitions if one.broker == node.name]
         leads = None if node.metadata is None else sum(one.role is Role.LEADER for one in own)
-        return cls(node.name, node.node_id, len(node.directories), leads, TopicListing.of(node.name, own))
+        # Some partitions are not compacted, so the sums are those of the others.
+        clean, dirty = ([one.clean_bytes for one in own], [one.dirty_bytes for one in own])
+        sums = replace(
+            TopicListing.of(node.name, own),
+            clean_bytes=_sum_if_known([one for one in clean if one is not None]),
+            dirty_bytes=_sum_if_known([one for one in dirty if one is not None]),
+        )
+        return cls(node.name, node.node_id, len(node.directories), leads, sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,7 +706,9 @@ def _role(node: Node, partition: TopicPartition) -> Role | None:
         return Role.NOT_ASSIGNED
     if node.node_id == known.leader:
         return Role.LEADER
-    return Role.IN_SYNC if node.node_id in known.isr else Role.NOT_IN_SYNC
+    if node.node_id in known.isr:
+        return Role.IN_SYNC
+    return Role.ELIGIBLE if node.node_id in known.eligible_leader_replicas else Role.NOT_IN_SYNC
 
 
 def _remote(part: RemotePart, segments: Sequence[SegmentListing]) -> RemoteListing:
