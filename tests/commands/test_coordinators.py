@@ -11,7 +11,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,17 +24,23 @@ from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.groups import (
-    CommittedOffset,
     ConsumerLogEnd,
     EndSource,
-    Group,
-    GroupListing,
-    GroupMember,
-    GroupType,
 )
 from cordwood.storage.node.node import Node
-from cordwood.storage.node.transactions import Outlook, TransactionListing
-from tests.commands.coordinator_scene import _QUESTIONS, DEMO, STILL, Answers, _answers, hanging_as_told, play
+from cordwood.storage.node.transactions import Outlook
+from tests.commands.coordinator_scene import (
+    _QUESTIONS,
+    DEMO,
+    STILL,
+    Answers,
+    _answers,
+    groups_as_told,
+    hanging_as_told,
+    play,
+    transactions_as_told,
+    without_defaults,
+)
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.kafka_tools import Broker, Line
 from tests.knobs import REWRITE, drawn
@@ -46,86 +51,6 @@ def ask(broker: Broker, directory: Path, *words: str | Path) -> Answers:
     """Start a broker on a directory, and query it."""
     address = broker.start(directory, *words, **STILL)
     return _answers(broker, address, broker.client(directory, _QUESTIONS))
-
-
-def groups_as_told(listing: GroupListing) -> list[Line]:
-    """Our listing of groups as `describe_groups` has it."""
-    return [_group(one) for one in listing.groups]
-
-
-def _group(one: Group) -> Line:
-    is_classic = one.type is GroupType.CLASSIC
-    assignor = {"assignor": one.assignor or ""} if is_classic else {}
-    return {
-        "group": one.group_id,
-        "type": one.type,
-        "protocol_type": one.protocol_type,
-        "members": [_member(each, one.type) for each in one.members],
-        **assignor,
-        "state": one.state,
-        "epoch": None if is_classic else one.epoch,
-        "target_epoch": None if is_classic else one.target_epoch,
-        "offsets": {
-            str(each.partition): _share(each) if one.type is GroupType.SHARE else _offset(each)
-            for each in one.offsets
-            # The broker lists no partition without a commit; its command-line tool does.
-            if each.offset >= 0 or one.type is GroupType.SHARE
-        },
-    }
-
-
-def _member(one: GroupMember, kind: GroupType) -> Line:
-    line: Line = {
-        "member": one.member_id,
-        "client": one.client_id,
-        "host": one.client_host,
-        "instance": one.instance_id,
-        "epoch": one.epoch,
-    }
-    if kind is GroupType.STREAMS:
-        return line | {name: list(tasks) for name, tasks in one.tasks.items()}
-    line["assigned"] = sorted(map(str, one.assigned))
-    if kind is not GroupType.SHARE:
-        line["target"] = None if one.target is None else sorted(map(str, one.target))
-    return line
-
-
-def _offset(one: CommittedOffset) -> list[Any]:
-    return [one.offset, one.leader_epoch, one.metadata, None if one.end is None else one.end.offset]
-
-
-def _share(one: CommittedOffset) -> list[Any]:
-    return [one.offset, one.leader_epoch, one.lag]
-
-
-def without_defaults(groups: list[Line]) -> list[Line]:
-    """Drop from a `describe_groups` answer the assignor that a broker fills in by default; no record holds it."""
-    return [
-        {name: value for name, value in group.items() if name != "assignor" or group["type"] == GroupType.CLASSIC}
-        for group in groups
-    ]
-
-
-def transactions_as_told(listing: TransactionListing) -> Line:
-    """Our listing of transactions as `describe_transactions` has it."""
-    ids = [
-        {
-            "transactional_id": one.transactional_id,
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "state": one.state,
-            "timeout_ms": one.timeout_ms,
-            "start_timestamp": one.start_timestamp_ms,
-            "partitions": sorted(map(str, one.partitions)),
-        }
-        for one in listing.transactional_ids
-    ]
-    open_ = [
-        [str(log.partition), log.producer_id, log.producer_epoch, log.first_offset, log.last_timestamp_ms]
-        for one in listing.transactions
-        for log in one.logs
-    ]
-    return {"transactional_ids": ids, "open": sorted(open_)}
 
 
 RECORDED = Path(__file__).parents[1] / "data" / "coordinators.jsonl"

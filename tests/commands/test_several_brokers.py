@@ -20,8 +20,7 @@ from cordwood.storage.node.listing import Role
 from tests.command import run
 from tests.commands import cluster_scene
 from tests.commands.cluster_scene import CLUSTER_ARCHIVE, ClusterAnswers, directories
-from tests.commands.coordinator_scene import hanging_as_told
-from tests.commands.test_coordinators import groups_as_told, transactions_as_told, without_defaults
+from tests.commands.coordinator_scene import groups_as_told, hanging_as_told, transactions_as_told, without_defaults
 from tests.fixtures import copy_of, unpacked
 from tests.kafka_tools import Broker
 
