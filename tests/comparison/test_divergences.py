@@ -153,6 +153,25 @@ CASES = {
         lambda n: [f"diverged other {n + 1}-{n + 2}"],
         epochs=lambda n: ([], []),
     ),
+    "a new leader has not written yet": Case(
+        lambda n: [lead(n), segment(n, "a=1")],
+        lambda n: [lead(n), segment(n, "a=1")],
+        lambda n: [],
+        epochs=lambda n: ([(0, 0), (1, n + 1)], [(0, 0)]),
+    ),
+    "a new leader has not written yet, and another one has": Case(
+        lambda n: [lead(n), segment(n, "a=1"), segment(n + 1, "b=1", leader_epoch=2)],
+        lambda n: [lead(n), segment(n, "a=1")],
+        lambda n: [],
+        NEVER_CLEANED,
+        epochs=lambda n: ([(0, 0), (2, n + 1)], [(0, 0), (1, n + 1)]),
+    ),
+    "a new leader lacks committed records": Case(
+        lambda n: [lead(n), segment(n, "a=1")],
+        lambda n: [lead(n), segment(n, "a=1", "b=1")],
+        lambda n: [f"diverged other {n + 1}"],
+        epochs=lambda n: ([(0, 0), (1, n + 1)], [(0, 0)]),
+    ),
     "truncated follower": Case(
         lambda n: [lead(n), segment(n, "a=1", "b=1", "c=1")],
         lambda n: [lead(n), segment(n, "a=1")],
@@ -246,6 +265,19 @@ CASES = {
         ],
         lambda n: [f"aborted-served other {n}"],
     ),
+    "aborted data served, which the believed one has removed": Case(
+        lambda n: [
+            lead(n),
+            [marker(n + 1, 7, committed=False)],
+            [batch(n + 2, "b=1", producer=7), marker(n + 3, 7, committed=True)],
+        ],
+        lambda n: [
+            lead(n),
+            [batch(n, "a=1", producer=7)],
+            [batch(n + 2, "b=1", producer=7), marker(n + 3, 7, committed=True)],
+        ],
+        lambda n: [f"aborted-served other {n}"],
+    ),
     "committed data hidden": Case(
         lambda n: [
             lead(n),
@@ -328,3 +360,56 @@ def test_divergences_are_the_same_in_many_tasks(tmp_path: Path, name: str, monke
     case = CASES[name]
     found = compare_replicas(tmp_path / "scratch", make_replicas(tmp_path, case, 9), cores=2, **case.known)
     assert named(found) == case.expected(9)
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+#: Places of a byte in a batch of one record.
+PLACES = {"size": 10, "checksum": 18, "attributes": 22, "value": 68}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("compacted", [True, False])
+@pytest.mark.parametrize("count", SIZES)
+def test_a_flipped_byte_is_named_at_its_offset_and_the_rest_is_compared(
+    tmp_path: Path, place: str, compacted: bool, count: int
+) -> None:
+    """Another batch of the same segment differs, and its difference is named, too."""
+    n = count
+    parts = [lead(n), segment(n, "a=1", "b=1", "c=1", "d=1", "e=1")]
+    logs = [make_log(tmp_path / name / "t-0", *parts) for name in ("believed", "other")]
+    size = len(parts[1][0])
+    path = Path(logs[1].segments[-1].path)
+    data = path.read_bytes()
+    path.write_bytes(data[: 4 * size] + batch(n + 4, "e=2"))
+    flip(path, size + PLACES[place])
+    replicas = [replica(Path(log.path)) for log in logs]
+    found = compare_replicas(tmp_path / "scratch", replicas, compacted=compacted)
+    assert named(found) == [f"damaged other {n + 1}", f"changed other {n + 4}"]
+    assert found.pairs[0].differences[0].what.count(path.name) == 1
+
+
+def test_a_key_with_a_record_in_damage_is_not_judged(tmp_path: Path) -> None:
+    """The cleaned replica has no older value of a; so the damage may hide that both agree, or not."""
+    believed = make_log(tmp_path / "believed" / "t-0", lead(2), segment(2, ".", "a=2", "b=1"))
+    other = make_log(tmp_path / "other" / "t-0", lead(2), segment(2, "a=1", "a=2", "b=1"))
+    path = Path(other.segments[-1].path)
+    flip(path, len(batch(2, "a=1")) + PLACES["value"])
+    found = compare_replicas(
+        tmp_path / "scratch", [replica(Path(one.path)) for one in (believed, other)], compacted=True
+    )
+    assert named(found) == ["damaged other 3"]
+    assert found.pairs[0].sums["bytes_not_judged"] > 0
+
+
+def test_directories_of_another_topic_are_named_and_not_compared(tmp_path: Path) -> None:
+    logs = [make_log(tmp_path / name / "t-0", lead(3)) for name in ("believed", "other")]
+    replicas = [replica(Path(log.path), topic_id=name) for log, name in zip(logs, "xy", strict=True)]
+    assert named(compare_replicas(tmp_path / "scratch", replicas)) == ["other-topic other 0--1"]

@@ -52,7 +52,7 @@ def _committed_at(batch: Batch, batches: list[Batch]) -> int | None:
     for other in batches:
         is_marker = other.is_control and other.control_type in (ControlType.ABORT, ControlType.COMMIT)
         if is_marker and other.producer_id == batch.producer_id and other.last_offset > batch.last_offset:
-            return other.last_offset if other.control_type is ControlType.COMMIT else None
+            return other.last_offset if other.control_type == ControlType.COMMIT else None
     return None
 
 
