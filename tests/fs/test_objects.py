@@ -300,7 +300,7 @@ def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(se
     with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
         listed = run("ls", url, "--segments", "--json").json
     assert listed["totals"] == {
-        **{"partitions": 12, "segments": 50, "size_bytes": 369_918},
+        **{"partitions": 12, "replicas": 12, "segments": 50, "size_bytes": 369_918},
         **{"disk_bytes": 370_062, "records": 12_164, "records_exact": True, "records_error": 0, "estimates": []},
     }
     entries = [one["index_entries"] for partition in listed["partitions"] for one in partition["by_segment"]]
