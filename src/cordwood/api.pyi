@@ -141,6 +141,8 @@ def get(
     key_as: str = "utf8",
     value_as: str = "utf8",
     now_ms: int | None = None,
+    brokers: Sequence[str] = (),
+    replica: str | None = None,
 ) -> GetResult:
     """Find all records of some keys, and predict the next change of each.
 
@@ -149,7 +151,7 @@ def get(
     Kafka's partitioner chooses, and continues in other partitions only if the key is not there.
 
     Args:
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of segments that were searched, and of all.
         fs: the file system; default: this machine's.
@@ -170,10 +172,15 @@ def get(
             stands for bytes. Default: utf8.
         value_as: The type of values; the same choice. Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
+        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
+            leader epoch and, of these, the highest end.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; the directories belong to different brokers; or a key is not what `key_as` says.
+        RequestError: a path is a file; the directories belong to different clusters; no directory belongs to the broker
+            that `replica` names; or a key is not what `key_as` says.
         ConfigError: Kafka would not accept a config.
     """
 
@@ -1168,6 +1175,8 @@ def latest_table(
     tier_keys: Sequence[AnyPath] = (),
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
+    replica: str | None = None,
 ) -> DataFrame:
     """Return the last committed value of each key of a topic, as a Spark DataFrame.
 
@@ -1180,7 +1189,7 @@ def latest_table(
 
     Args:
         spark: the session.
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         fs: the file system; default: that of the machine that a task runs on.
 
     Options:
@@ -1203,6 +1212,10 @@ def latest_table(
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
+        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
+            leader epoch and, of these, the highest end.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.
@@ -1228,13 +1241,15 @@ def table_offsets(
     tier_keys: Sequence[AnyPath] = (),
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
+    replica: str | None = None,
 ) -> dict[int, int]:
     """Return the end offset of a table by partition; the offset itself is not included.
 
     Pass the offsets to `latest_table` as `as_of`; later, as `since` they select the changes after them.
 
     Args:
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         fs: the file system; default: this machine's.
 
     Options:
@@ -1257,6 +1272,10 @@ def table_offsets(
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
+        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
+            leader epoch and, of these, the highest end.
 
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
@@ -1282,6 +1301,8 @@ def write_table(
     tier_keys: Sequence[AnyPath] = (),
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
+    brokers: Sequence[str] = (),
+    replica: str | None = None,
     format: str = "parquet",
     writer: Sequence[str] = (),
     engine: str | None = None,
@@ -1293,7 +1314,7 @@ def write_table(
     not whole. After an error nothing is left.
 
     Args:
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         output: the new folder.
         spark: a session to use, which is left running; default: a new one.
         on_start: called with what is done, and the number of bytes that will be read.
@@ -1320,6 +1341,10 @@ def write_table(
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
+        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
+            leader epoch and, of these, the highest end.
         format: The format of the files: parquet, csv, json, orc, or another format of Spark. Default: parquet.
         writer: An option of Spark's writer of this format, such as header=true for csv.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.

@@ -23,6 +23,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.newest import NewestTask, TableRun, cut, scan_here
 from tests.commands.growing_logs import PAIRS, Pair
@@ -175,7 +176,7 @@ def test_tables_of_a_real_broker_are_what_a_consumer_replays(name: str) -> None:
 
 def places_of(name: str, topic: str) -> dict[int, LocatedPartition]:
     """The partitions of a fixture's topic, by number."""
-    return partitions_of(Node.open(PosixFileSystem(), [str(fixture(name))]), [name], topic)
+    return partitions_of(Cluster.open(PosixFileSystem(), [str(fixture(name))]), [name], topic)[0]
 
 
 def refusal_of(name: str, topic: str, random: Random) -> CorruptBatchError | None:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, exit_code_of, named, show, show_result
-from cordwood.cli.options import Directories, Json, check_output, with_options, write_output
+from cordwood.cli.options import ClusterDirectories, Directories, Json, check_output, with_options, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import EraseCheckOptions, GetOptions, IndexingOptions
 from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
@@ -37,7 +37,8 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 @with_options
 def get(
-    directories: Directories,
+    directories: ClusterDirectories = None,
+    *,
     options: GetOptions,
     key: Keys = None,
     keys: KeysFile = None,
@@ -61,7 +62,7 @@ def get(
 
     wanted = given_keys(key, keys)
     with Progress() as progress:
-        result = getting.get([named(one) for one in directories], wanted, options, on_progress=progress.of)
+        result = getting.get([named(one) for one in directories or ()], wanted, options, on_progress=progress.of)
     if as_json:
         show(json.dumps(getting.document(result, limit), indent=1))
     else:

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, named, show_result, tell
-from cordwood.cli.options import Directories, with_options
+from cordwood.cli.options import ClusterDirectories, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands import table_output as report
 from cordwood.commands.options import TableFileOptions, TableOptions
+from cordwood.commands.replicas import replica_lines
 from cordwood.commands.table import shown_table, write_table
 from cordwood.common.errors import RequestError
 from cordwood.tasks.engines import EngineOptions
@@ -24,7 +25,8 @@ _SHOWN_ROWS = 50
 
 @with_options
 def table(
-    directories: Directories,
+    directories: ClusterDirectories = None,
+    *,
     options: TableOptions,
     output: Annotated[
         str | None, typer.Option(metavar="PATH", help="Write files to this new folder. Default: print rows.")
@@ -47,7 +49,7 @@ def table(
     Changes nothing in DIR; a broker may be running. A terminal shows a table, a pipe gets JSON lines. Records without
     a key, of aborted transactions and from the last stable offset on do not count.
     """
-    paths = [named(directory) for directory in directories]
+    paths = [named(directory) for directory in directories or ()]
     if output is None:
         if files != TableFileOptions():
             raise RequestError("--format and --writer-option are for files; give --output, too")
@@ -81,6 +83,8 @@ def _show(
             found = report.row_lines(shown.rows, schema.names, _SHOWN_ROWS if limit is None else limit)
         for line in found:
             print(line)
+        for line in replica_lines(shown.point.replicas):
+            tell(f"note: {line}")
         for note in shown.point.notes:
             tell(f"note: {note}")
     return EXIT_OK

@@ -15,8 +15,9 @@ from itertools import groupby
 from typing import Any
 
 from cordwood.cleaning.rules.precedence import KEEP_RULE
-from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.opening import open_cluster, select_replicas
 from cordwood.commands.options import GetOptions
+from cordwood.commands.replicas import replica_documents, replica_lines
 from cordwood.commands.why.found_keys import FoundRecord, GetResult, SearchedLog
 from cordwood.commands.why.next_step import NextStep, StepKind, prospects_of
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
@@ -29,7 +30,9 @@ from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, Directory
 from cordwood.storage.index.history import KeyHistory, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.cluster import Cluster
+from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.decoders.keys import Coder, schema_folder
 
 #: Called with the bytes of logs searched so far, and the total as far as it is known.
@@ -52,34 +55,38 @@ def get(
     Kafka's partitioner chooses, and continues in other partitions only if the key is not there.
 
     Args:
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of segments that were searched, and of all.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; the directories belong to different brokers; or a key is not what `key_as` says.
+        RequestError: a path is a file; the directories belong to different clusters; no directory belongs to the broker
+            that `replica` names; or a key is not what `key_as` says.
         ConfigError: Kafka would not accept a config.
     """
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")
     folders = [schema_folder(one) for one in (options.key_as, options.value_as)]
-    fs = fs or chosen.store([*paths, options.index_place.index_dir, *folders])
+    given = options.replicas.with_paths(paths)
+    fs = fs or chosen.store([*given, options.index_place.index_dir, *folders])
     coder = Coder(options.key_as, fs)
     forms = {key: coder.encode(key) for key in keys}
-    node = open_node(fs, paths, chosen)
-    places = [place for place in select_partitions(node.places, paths, chosen) if _may_have_keys(place)]
+    cluster = open_cluster(fs, paths, chosen, options.replicas)
+    selected, beliefs = select_replicas(cluster, given, chosen, options.replicas.replica)
+    places = [place for place in selected if _may_have_keys(place)]
     if not places:
-        raise NotFoundError(f"There is no partition of any topic in {', '.join(paths)}")
+        raise NotFoundError(f"There is no partition of any topic in {', '.join(given)}")
     root = options.index_place.root(fs, [place.path for place in places])
-    search = _Search(node, options, clock() if options.now_ms is None else options.now_ms, root, on_progress)
+    search = _Search(cluster, options, clock() if options.now_ms is None else options.now_ms, root, on_progress)
     order = {key: at for at, key in enumerate(dict.fromkeys(itertools.chain.from_iterable(forms.values())))}
     for topic in sorted({place.topic or "" for place in places}):
         search.topic([place for place in places if place.topic == topic], list(order))
     found = sorted(search.found, key=lambda one: order[one[1].key])
     known = {record.key for _, record, _ in found}
     shown_keys = dict(zip(order, coder.decode(list(order)), strict=True))
+    searched = {one.path for one in search.searched}
     values = Coder(options.value_as, fs).decode([record.value for _, record, _ in found])
     return GetResult(
         tuple(
@@ -92,6 +99,7 @@ def get(
         tuple(search.searched),
         tuple(search.notes),
         tuple(search.problems),
+        tuple(ReadReplica.of(belief) for belief in beliefs.values() if belief.replica.path in searched),
     )
 
 
@@ -104,7 +112,7 @@ def _may_have_keys(place: LocatedPartition) -> bool:
 class _Search:
     """A running search and its results so far."""
 
-    node: Node
+    cluster: Cluster
     options: GetOptions
     now_ms: int
     index_root: str | None
@@ -140,7 +148,7 @@ class _Search:
             self.notes.append(f"{places[0].topic}: {what}; --partition '*' searches all")
 
     def _partition_count(self, topic: str) -> int:
-        metadata = self.node.metadata
+        metadata = self.cluster.metadata
         known = None if metadata is None or metadata.problems else metadata.topics.get(topic)
         return 0 if known is None else len(known.partitions)
 
@@ -158,7 +166,7 @@ class _Search:
         if not records:
             return
         try:
-            prospects = prospects_of(self.node, place, log, self.now_ms)
+            prospects = prospects_of(self.cluster.node_of(place), place, log, self.now_ms)
         except (OSError, CorruptFileError) as error:
             why = why_unreadable(error) if isinstance(error, OSError) else str(error)
             steps = [NextStep(StepKind.KEPT, f"not known: {why}")] * len(records)
@@ -208,11 +216,14 @@ RECORD_COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (
 
 
 def lines(result: GetResult, limit: int | None = None) -> Iterator[str]:
-    """Yield a table for each key and partition, then notes and problems.
+    """Yield the choice of replicas, a table for each key and partition, then notes and problems.
 
     Args:
         limit: maximum rows of each table, the newest records; older records are counted by their fate.
     """
+    yield from replica_lines(result.replicas)
+    if result.replicas:
+        yield ""
     for found in _by_key(result):
         older = [] if limit is None else found[: max(len(found) - limit, 0)]
         yield f"{printable(str(found[0].topic_partition))}, key {shown(found[0].key)}"
@@ -258,6 +269,7 @@ def document(result: GetResult, limit: int | None = None) -> dict[str, Any]:
             {"path": printable(one.path), "keys": one.keys, "indexed": one.indexed, "scanned": one.scanned}
             for one in result.searched
         ],
+        "replicas": replica_documents(result.replicas),
         "notes": list(result.notes),
         "problems": [printable(str(one)) for one in result.problems],
     }

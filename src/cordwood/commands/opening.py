@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,12 @@ from cordwood.commands.options import ChosenPartitions, NamedBrokers, Selection
 from cordwood.common.arguments import AnyPath
 from cordwood.common.config import BrokerConfig, Layer, SourceKind, resolve_broker
 from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
-from cordwood.storage.node.cluster import Cluster
+from cordwood.storage.node.cluster import Belief, Cluster
 from cordwood.storage.node.directory import PathKind, look, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
@@ -85,11 +86,29 @@ def select_partitions(
 
 def select_believed(cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions) -> Sequence[LocatedPartition]:
     """Return the selected partitions within the paths; of several brokers, each partition's replica to believe."""
+    return select_replicas(cluster, paths, chosen, None)[0]
+
+
+def select_replicas(
+    cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions, broker: str | None
+) -> tuple[Sequence[LocatedPartition], Mapping[TopicPartition, Belief]]:
+    """Return the selected partitions within the paths, and of several brokers the choice among their replicas.
+
+    Args:
+        broker: name of the broker whose replicas the user wants; None: those to believe.
+
+    Raises:
+        NotFoundError: no partition was selected, or the broker has no replica of one.
+        RequestError: no directory belongs to the broker.
+    """
+    if broker is not None:
+        cluster.named(broker)
     places = select_partitions((place for node in cluster.nodes for place in node.places), paths, chosen)
     if cluster.is_one_broker:
-        return places
+        return places, {}
     names = {place.name.topic_partition for place in places if place.name is not None}
-    return [cluster.believed(name).replica.place for name in cluster.partitions if name in names]
+    beliefs = {name: cluster.believed(name, broker) for name in cluster.partitions if name in names}
+    return [one.replica.place for one in beliefs.values()], beliefs
 
 
 def recovery_settings(node: Node, topic: str) -> RecoverySettings:

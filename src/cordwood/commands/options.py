@@ -194,6 +194,20 @@ class NamedBrokers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChoice(NamedBrokers):
+    """The replica to read of each partition, if directories of several brokers are given."""
+
+    replica: Annotated[
+        str | None,
+        Option(
+            "Read the replicas of the broker with this name. Default: of each partition the one with the newest leader "
+            "epoch and, of these, the highest end.",
+            metavar="NAME",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
     """The location of the partitions' key indexes."""
 
@@ -644,6 +658,7 @@ class GetOptions:
     ] = "utf8"
     value_as: Annotated[str, Option("The type of values; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
     now_ms: Annotated[int | None, NOW] = None
+    replicas: ReplicaChoice = field(default_factory=ReplicaChoice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -742,6 +757,7 @@ class TableOptions:
     ] = None
 
     index_place: IndexPlace = field(default_factory=IndexPlace)
+    replicas: ReplicaChoice = field(default_factory=ReplicaChoice)
 
     def __post_init__(self) -> None:
         """Raise RequestError for an unknown choice."""

@@ -33,7 +33,8 @@ from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.workspace import remove_tree, temporary_directory
-from cordwood.storage.node.node import Node
+from cordwood.storage.node.cluster import Cluster
+from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.decoders.choice import decoder_of
 from cordwood.tables.decoders.keys import schema_folder
 from cordwood.tables.decoders.plain import Decoder
@@ -108,8 +109,11 @@ def prepare(
         null_undecodable=options.undecodable == "null",
     )
     paths = [fs.absolute_path(path) for path in paths]
-    node = Node.open(fs, paths, options.metadata)
-    places = partitions_of(node, paths, options.topic)
+    named = [(name, fs.absolute_path(path)) for name, path in options.replicas.named]
+    cluster = Cluster.open(fs, paths, options.metadata, named=named)
+    places, beliefs = partitions_of(
+        cluster, options.replicas.with_paths(paths), options.topic, options.replicas.replica
+    )
 
     def each(
         do: Callable[[SegmentTask], SegmentHeaders], tasks: Sequence[SegmentTask], sizes: Sequence[int]
@@ -129,7 +133,7 @@ def prepare(
 
     point = find_point(
         fs,
-        node,
+        cluster,
         places,
         options,
         each,
@@ -137,6 +141,7 @@ def prepare(
         system_clock() if now_ms is None else now_ms,
         counters=counters,
     )
+    point = replace(point, replicas=tuple(map(ReadReplica.of, beliefs)))
     return PreparedTable(point, cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES)), rows_format)
 
 
@@ -186,7 +191,8 @@ def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
     """Return the store of the paths of a table and its options."""
     folders = [schema_folder(one) for one in (options.key, options.value)]
     earlier = options.since if isinstance(options.since, str) else None
-    return options.tier_place.store([*paths, options.metadata, options.index_place.index_dir, earlier, *folders])
+    given = options.replicas.with_paths(paths)
+    return options.tier_place.store([*given, options.metadata, options.index_place.index_dir, earlier, *folders])
 
 
 def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:
@@ -195,7 +201,7 @@ def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | No
     Pass the offsets to `latest_table` as `as_of`; later, as `since` they select the changes after them.
 
     Args:
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
 
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
@@ -217,7 +223,7 @@ def latest_table(
 
     Args:
         spark: the session.
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         fs: the file system; default: that of the machine that a task runs on.
 
     Raises:
@@ -311,7 +317,7 @@ def write_table(
     not whole. After an error nothing is left.
 
     Args:
-        paths: log directories of one broker, folders of several, or partition directories.
+        paths: log directories of one or more brokers, folders of several, or partition directories.
         output: the new folder.
         on_start: called with what is done, and the number of bytes that will be read.
 
@@ -329,7 +335,7 @@ def write_table(
     if not where.is_spark:
         FileFormat(files.format.lower(), writer_options)  # raise for wrong options first
     with (
-        table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
+        table_folder(fs, output, list(map(fs.absolute_path, options.replicas.with_paths(paths)))) as folder,
         _work_folder(fs, options.work) as work,
     ):
         # Raise for wrong options before Spark starts.
@@ -362,6 +368,7 @@ def write_table(
         counts.undecodable,
         made.point.notes,
         time.monotonic() - started,
+        made.point.replicas,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cordwood.commands.replicas import replica_documents, replica_lines
 from cordwood.commands.table_point import FACTS
 from cordwood.common.errors import RequestError
 from cordwood.common.json_text import json_text, real_text
@@ -179,6 +180,9 @@ def _lines(result: TableResult) -> Iterator[str]:
         (Column("FROM OFFSET", right=True), lambda one: f"{one.start_offset:,}"),
         (Column("UP TO, NOT INCLUDED", right=True), lambda one: f"{one.end_offset:,}"),
     )
+    yield from replica_lines(result.replicas)
+    if result.replicas:
+        yield ""
     yield from table(*cells_of(columns, result.partitions))
     yield ""
     what = f"changes of {result.topic}" if result.is_changes else f"table of {result.topic}"
@@ -204,6 +208,7 @@ def _document(result: TableResult) -> dict[str, Any]:
         "deletes": result.deletes,
         "undecodable": result.undecodable,
         "notes": list(result.notes),
+        "replicas": replica_documents(result.replicas),
         "seconds": round(result.seconds, 3),
     }
 

@@ -18,8 +18,10 @@ from typing import Any
 
 from cordwood.cleaning.engine.progress import CountedLog, Counters
 from cordwood.commands.options import TableOptions, Time, parse_point
+from cordwood.commands.replicas import replica_documents
 from cordwood.common.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
 from cordwood.common.text import names_text, time_text
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
@@ -27,7 +29,9 @@ from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.view import LogSource, LogView
+from cordwood.storage.node.cluster import Belief, Cluster
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.newest import SegmentHeaders, SegmentTask, TableSlice, read_segment_headers, transactions_of
 
 #: File beside a table's files with its facts, such as the offsets.
@@ -55,12 +59,17 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class TablePoint:
-    """The logs and offsets of a table."""
+    """The logs and offsets of a table.
+
+    Attributes:
+        replicas: the replica of each partition, if directories of several brokers were given.
+    """
 
     topic: str
     partitions: tuple[PartitionPoint, ...]
     slices: tuple[TableSlice, ...]
     notes: tuple[str, ...]
+    replicas: tuple[ReadReplica, ...] = ()
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -71,14 +80,23 @@ class TablePoint:
 # ---- which partitions ------------------------------------------------------------------------------------------------
 
 
-def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[int, LocatedPartition]:
-    """Return the partitions of a topic, by number.
+def partitions_of(
+    cluster: Cluster, paths: Sequence[str], topic: str | None, broker: str | None = None
+) -> tuple[dict[int, LocatedPartition], tuple[Belief, ...]]:
+    """Return the partitions of a topic, by number; and of several brokers the choice among their replicas.
+
+    Args:
+        broker: name of the broker whose replicas the user wants; None: those to believe.
 
     Raises:
-        NotFoundError: the topic is missing.
-        RequestError: there are several topics, and none was named; or a partition occurs twice.
+        NotFoundError: the topic is missing, or the broker has no replica of a partition.
+        RequestError: there are several topics, and none was named; or a partition occurs twice in a broker's
+            directories; or no directory belongs to the broker.
     """
-    places = [place for place in node.places if place.name is not None and place.name.state is DirectoryState.CURRENT]
+    if broker is not None:
+        cluster.named(broker)
+    all_places = [place for node in cluster.nodes for place in node.places]
+    places = [place for place in all_places if place.name is not None and place.name.state is DirectoryState.CURRENT]
     topics = sorted({place.topic for place in places if place.topic is not None})
     where = ", ".join(paths)
     if not topics:
@@ -91,14 +109,17 @@ def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[i
         (topic,) = own
     if topic not in topics:
         raise NotFoundError(f"There is no topic {topic} in {where}. There are: {names_text(topics)}")
-    found: dict[int, LocatedPartition] = {}
+    found: dict[tuple[TopicPartition, str], LocatedPartition] = {}
     for place in places:
         if place.topic == topic and place.name is not None:
-            twin = found.setdefault(place.name.topic_partition.partition, place)
+            name = place.name.topic_partition
+            twin = found.setdefault((name, cluster.node_of(place).name), place)
             if twin is not place:
-                name = place.name.topic_partition
                 raise RequestError(f"{name} is there twice: {twin.path}, {place.path}. Name one of them")
-    return dict(sorted(found.items()))
+    if cluster.is_one_broker:
+        return {name.partition: place for (name, _), place in sorted(found.items())}, ()
+    beliefs = tuple(cluster.believed(name, broker) for name in sorted({name for name, _ in found}))
+    return {one.replica.name.partition: one.replica.place for one in beliefs}, beliefs
 
 
 # ---- the point -------------------------------------------------------------------------------------------------------
@@ -121,7 +142,7 @@ class _Opened:
 
 def find_point(
     fs: Store,
-    node: Node,
+    cluster: Cluster,
     places: Mapping[int, LocatedPartition],
     options: TableOptions,
     each: Each,
@@ -159,9 +180,12 @@ def find_point(
     answers = iter(each(read_segment_headers, tasks, [sizes[task.path, task.base_offset] for task in tasks]))
     partitions, slices, notes = [], [], []
     for number, one in opened.items():
+        node = cluster.node_of(one.place)
         headers = [next(answers) for _ in one.tasks]
         transactions = transactions_of(headers)
-        stable = _stable_end(node, one, options, headers, transactions.last_stable_offset)
+        name = TopicPartition(topic, number)
+        mark = _high_watermark(node, one, options, headers, is_only=len(cluster.replicas(name)) == 1)
+        stable = _stable_end(one, headers, mark, transactions.last_stable_offset)
         end = _end(number, one, point, stable)
         partitions.append(PartitionPoint(number, one.start_offset, end, point is None, _topic_id(one.place)))
         slices.append(TableSlice(one.counted, number, one.start_offset, end, headers, transactions.aborted))
@@ -199,23 +223,29 @@ def _open(
     return _Opened(place, log, counted, start, tasks)
 
 
+def _log_end(headers: Sequence[SegmentHeaders]) -> int:
+    return headers[-1].next_offset if headers else 0
+
+
 def _stable_end(
-    node: Node,
-    opened: _Opened,
-    options: TableOptions,
-    headers: Sequence[SegmentHeaders],
-    last_stable_offset: int | None,
+    opened: _Opened, headers: Sequence[SegmentHeaders], high_watermark: int, last_stable_offset: int | None
 ) -> int:
     """Return the last stable offset."""
-    log_end = headers[-1].next_offset if headers else 0
-    readable = min(log_end, _high_watermark(node, opened, options, log_end))
+    readable = min(_log_end(headers), high_watermark)
     stable = readable if last_stable_offset is None else min(readable, last_stable_offset)
     # An open transaction may have begun below the log start.
     return max(stable, opened.log.log_start_offset)
 
 
-def _high_watermark(node: Node, opened: _Opened, options: TableOptions, log_end: int) -> int:
-    name, directory = opened.place.name, opened.place.directory
+def _high_watermark(
+    node: Node, opened: _Opened, options: TableOptions, headers: Sequence[SegmentHeaders], *, is_only: bool
+) -> int:
+    """Return the high watermark of a partition.
+
+    Args:
+        is_only: no directory has another replica.
+    """
+    name, directory, log_end = opened.place.name, opened.place.directory, _log_end(headers)
     assert name is not None, "it was chosen by its name"
     if isinstance(options.high_watermark, int):
         if options.high_watermark < 0:
@@ -223,9 +253,12 @@ def _high_watermark(node: Node, opened: _Opened, options: TableOptions, log_end:
                 f"--high-watermark {options.high_watermark}: an offset is 0 or more; end is the log's end"
             )
         return options.high_watermark
-    if options.high_watermark == "end" or node.ends_at_log_end(opened.place):
+    ends_at_log_end = node.ends_at_log_end(opened.place)
+    if options.high_watermark == "end" or (ends_at_log_end and is_only):
         return log_end
     entry = directory.high_watermarks.get(name.topic_partition)
+    if entry is None and ends_at_log_end:
+        return log_end
     if entry is None and log_end > opened.log.log_start_offset:
         raise RequestError(
             f"{directory.no_high_watermark(name.topic_partition)}. For all that is there:  --high-watermark end"
@@ -357,6 +390,7 @@ def encode_facts(
             }
             for one in point.partitions
         ],
+        "replicas": replica_documents(point.replicas),
     }
     return json.dumps(facts, indent=1).encode() + b"\n"
 

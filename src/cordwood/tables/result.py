@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cordwood.common.text import Presentable
+from cordwood.storage.node.read_replica import ReadReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class TableResult(Presentable):
         is_changes: the table holds changes since an earlier table.
         deletes: number of rows that delete a key.
         undecodable: number of rows with a key or value that could not be decoded.
+        replicas: the replica of each partition, if directories of several brokers were given.
     """
 
     topic: str
@@ -36,3 +38,4 @@ class TableResult(Presentable):
     undecodable: int
     notes: tuple[str, ...]
     seconds: float
+    replicas: tuple[ReadReplica, ...] = ()

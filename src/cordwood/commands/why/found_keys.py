@@ -13,6 +13,7 @@ from cordwood.common.text import Paged, Presentable, number
 from cordwood.common.types import TopicPartition
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.traces import SearchedFile, TraceKind
+from cordwood.storage.node.read_replica import ReadReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class GetResult(Presentable):
         searched: the logs that were searched.
         notes: hints for the reader.
         problems: damage that the search met; records inside it are missing from the result.
+        replicas: the replica of each searched partition, if directories of several brokers were given.
     """
 
     records: tuple[FoundRecord, ...]
@@ -67,6 +69,7 @@ class GetResult(Presentable):
     searched: tuple[SearchedLog, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[DataError, ...] = field(default=(), repr=False)
+    replicas: tuple[ReadReplica, ...] = ()
 
     def __str__(self) -> str:
         found, unknown = number(len(self.records), "record"), number(len(self.unknown), "key")

@@ -1,0 +1,34 @@
+"""The replicas that a command read, if it was given directories of several brokers: as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cordwood.common.text import printable
+from cordwood.storage.node.read_replica import ReadReplica
+
+#: Maximum number of partitions whose replicas are listed for people.
+_SHOWN = 20
+
+
+def replica_lines(replicas: Sequence[ReadReplica]) -> Iterator[str]:
+    """Yield a line for each of the first partitions, and the number of the others; none for a single broker."""
+    yield from (printable(str(one)) for one in replicas[:_SHOWN])
+    if len(replicas) > _SHOWN:
+        yield f"and {len(replicas) - _SHOWN:,} more partitions, which --json lists"
+
+
+def replica_documents(replicas: Iterable[ReadReplica]) -> list[dict[str, Any]]:
+    """Return the replicas as JSON values."""
+    return [
+        {
+            "topic": one.topic_partition.topic,
+            "partition": one.topic_partition.partition,
+            "broker": one.broker,
+            "path": printable(one.path),
+            "reason": one.reason,
+            "others": list(one.others),
+        }
+        for one in replicas
+    ]

@@ -1,0 +1,91 @@
+"""`get` and `table` of several brokers: of each partition the replica to believe is read, or the one that is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cordwood
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.types import TopicPartition
+from cordwood.storage.formats.filenames import META_PROPERTIES
+from tests.command import run
+from tests.commands.cluster_scene import CLUSTER_ARCHIVE, directories
+from tests.fixtures import copy_of, unpacked
+
+
+@pytest.fixture
+def brokers() -> list[Path]:
+    """The directories of three brokers, of which the third stopped first and the first last; not to be changed."""
+    return directories(unpacked(CLUSTER_ARCHIVE))
+
+
+def test_get_reads_the_replica_to_believe(brokers: list[Path]) -> None:
+    result = cordwood.get(*brokers, keys=["k1"], topics=["orders"], last=True)
+    (newest,) = result.records
+    (alone,) = cordwood.get(brokers[0], keys=["k1"], topics=["orders"], last=True).records
+    assert newest == alone and newest.value == "while only 1 runs1"
+    (read,) = result.replicas
+    assert str(read) == "orders-2 is read from broker 1: its end, 110, is the highest in leader epoch 1"
+    assert (read.path, read.others) == (str(brokers[0] / "orders-2"), ("2", "3"))
+    assert not cordwood.get(brokers[0], keys=["k1"], topics=["orders"]).replicas
+
+
+@pytest.mark.parametrize("broker", ["1", "2", "3"])
+def test_the_replica_that_the_user_names_is_read(brokers: list[Path], broker: str) -> None:
+    chosen = {"keys": ["k1", "k2"], "topics": ["orders"]}
+    result = cordwood.get(*brokers, replica=broker, **chosen)
+    assert result.records == cordwood.get(brokers[int(broker) - 1], **chosen).records
+    assert {(one.broker, one.reason) for one in result.replicas} == {(broker, "named by --replica")}
+
+
+def test_the_choice_is_in_the_text_and_in_the_json(brokers: list[Path]) -> None:
+    chosen = ("--key", "k1", "--topic", "orders")
+    assert run("get", *brokers, *chosen).output.startswith("orders-2 is read from broker 1: its end, 110, ")
+    assert json.loads(run("get", *brokers, *chosen, "--replica", "2", "--json").output)["replicas"] == [
+        {
+            "topic": "orders",
+            "partition": 2,
+            "broker": "2",
+            "path": str(brokers[1] / "orders-2"),
+            "reason": "named by --replica",
+            "others": ["1", "3"],
+        }
+    ]
+
+
+def test_an_unknown_replica_is_refused(brokers: list[Path]) -> None:
+    with pytest.raises(RequestError, match="replica=9: the directories are those of brokers 1, 2, 3"):
+        cordwood.get(*brokers, keys=["k1"], replica="9")
+    with pytest.raises(NotFoundError, match=r"broker 3 has no partition payments-1; brokers 1, 2 have it"):
+        cordwood.table_offsets(*brokers, topic="payments", replica="3")
+    assert (
+        "the directories are those of broker 1"
+        in run("get", brokers[0], "--key", "k", "--replica", "2", exits=2).output
+    )
+
+
+def test_a_table_is_that_of_the_replica_to_believe(brokers: list[Path], tmp_path: Path) -> None:
+    def rows(*given: object) -> list[str]:
+        return [line for line in run("table", *given, "--topic", "orders").output.splitlines() if line[:1] == "{"]
+
+    assert rows(*brokers) == rows(brokers[0])
+    assert rows(*brokers, "--replica", "3") == rows(brokers[2]) != rows(brokers[0])
+    assert cordwood.table_offsets(*brokers, topic="orders") == cordwood.table_offsets(brokers[0], topic="orders")
+    written = run("table", *brokers, "--topic", "orders", "--output", tmp_path / "table", "--engine", "here", "--json")
+    document = json.loads(written.output)
+    assert [(one["partition"], one["broker"]) for one in document["replicas"]] == [(0, "1"), (1, "1"), (2, "1")]
+    facts = json.loads((tmp_path / "table" / "_cordwood.json").read_text())
+    assert facts["replicas"] == document["replicas"]
+
+
+def test_brokers_may_be_named_for_directories_without_meta_properties(brokers: list[Path], tmp_path: Path) -> None:
+    copies = [copy_of(path, tmp_path / path.name) for path in brokers]
+    for path in copies:
+        (path / META_PROPERTIES).unlink()
+    named = [f"{name}={path}" for name, path in zip("abc", copies, strict=True)]
+    (read,) = cordwood.get(brokers=named, keys=["k1"], topics=["orders"]).replicas
+    assert (read.topic_partition, read.broker) == (TopicPartition("orders", 2), "a")
+    assert cordwood.table_offsets(brokers=named, topic="orders") == {0: 100, 1: 106, 2: 110}
