@@ -143,6 +143,7 @@ def get(
     now_ms: int | None = None,
     brokers: Sequence[str] = (),
     replica: str | None = None,
+    heal: bool = False,
 ) -> GetResult:
     """Find all records of some keys, and predict the next change of each.
 
@@ -176,6 +177,8 @@ def get(
             directories without meta.properties.
         replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
             leader epoch and, of these, the highest end.
+        heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
+            damage is an error.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -1177,6 +1180,7 @@ def latest_table(
     index_dir: AnyPath | None = None,
     brokers: Sequence[str] = (),
     replica: str | None = None,
+    heal: bool = False,
 ) -> DataFrame:
     """Return the last committed value of each key of a topic, as a Spark DataFrame.
 
@@ -1216,6 +1220,8 @@ def latest_table(
             directories without meta.properties.
         replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
             leader epoch and, of these, the highest end.
+        heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
+            damage is an error.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.
@@ -1243,6 +1249,7 @@ def table_offsets(
     index_dir: AnyPath | None = None,
     brokers: Sequence[str] = (),
     replica: str | None = None,
+    heal: bool = False,
 ) -> dict[int, int]:
     """Return the end offset of a table by partition; the offset itself is not included.
 
@@ -1276,6 +1283,8 @@ def table_offsets(
             directories without meta.properties.
         replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
             leader epoch and, of these, the highest end.
+        heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
+            damage is an error.
 
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
@@ -1303,6 +1312,7 @@ def write_table(
     index_dir: AnyPath | None = None,
     brokers: Sequence[str] = (),
     replica: str | None = None,
+    heal: bool = False,
     format: str = "parquet",
     writer: Sequence[str] = (),
     engine: str | None = None,
@@ -1345,6 +1355,8 @@ def write_table(
             directories without meta.properties.
         replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
             leader epoch and, of these, the highest end.
+        heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
+            damage is an error.
         format: The format of the files: parquet, csv, json, orc, or another format of Spark. Default: parquet.
         writer: An option of Spark's writer of this format, such as header=true for csv.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from cordwood.storage.formats.filenames import META_PROPERTIES
 from tests.command import run
 from tests.commands.cluster_scene import CLUSTER_ARCHIVE, directories
 from tests.fixtures import copy_of, unpacked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -89,3 +93,58 @@ def test_brokers_may_be_named_for_directories_without_meta_properties(brokers: l
     (read,) = cordwood.get(brokers=named, keys=["k1"], topics=["orders"]).replicas
     assert (read.topic_partition, read.broker) == (TopicPartition("orders", 2), "a")
     assert cordwood.table_offsets(brokers=named, topic="orders") == {0: 100, 1: 106, 2: 110}
+
+
+# ---- heal ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(brokers: list[Path], tmp_path: Path) -> list[Path]:
+    """The directories of brokers 1 and 2; the batch 76–80 of orders-1 is damaged in those of broker 1."""
+    paths = [copy_of(path, tmp_path / path.name) for path in brokers[:2]]
+    log = paths[0] / "orders-1" / "00000000000000000071.log"
+    data = bytearray(log.read_bytes())
+    data[300] ^= 1
+    log.write_bytes(data)
+    return paths
+
+
+def test_a_table_heals_damage_and_counts_it(brokers: list[Path], damaged: list[Path], tmp_path: Path) -> None:
+    chosen = ("--topic", "orders")
+    refused = " ".join(run("table", *damaged, *chosen, exits=1).output.split())
+    assert "CRC-32C mismatch" in refused and "The replica of broker 2 has these bytes undamaged: --heal" in refused
+    alone = run("table", damaged[0], *chosen, "--heal", exits=1).output
+    assert "CRC-32C mismatch" in alone and "broker 2" not in alone
+
+    def rows(printed: str) -> list[str]:
+        return sorted(line for line in printed.splitlines() if line.startswith("{"))
+
+    sound = run("table", *brokers[:2], *chosen).output
+    healed = run("table", *damaged, *chosen, "--heal").output
+    assert rows(healed) == rows(sound) != []
+    assert "healed: 1 damaged batch was read from broker 2, in offsets 76 to 80 of" in healed
+    written = run("table", *damaged, *chosen, "--heal", "--output", tmp_path / "t", "--engine", "here", "--json").output
+    (one,) = json.loads(written)["healed"]
+    assert (one["broker"], one["batches"], one["size_bytes"], one["start_offset"]) == ("2", 1, 191, 76)
+    assert cordwood.table_offsets(*damaged, topic="orders", heal=True)[1] == 106
+
+
+def test_get_heals_damage_and_counts_it(brokers: list[Path], damaged: list[Path]) -> None:
+    chosen = {"keys": ["k6"], "partitions": ["orders-1"]}
+    sound = cordwood.get(*brokers[:2], **chosen)
+    (problem,) = cordwood.get(*damaged, **chosen).problems
+    assert str(problem).endswith("The replica of broker 2 has these bytes undamaged: --heal reads them from there")
+    healed = cordwood.get(*damaged, **chosen, heal=True)
+    assert [one.record for one in healed.records] == [one.record for one in sound.records]
+    assert not healed.problems and [one.batches for one in healed.healed] == [1]
+    printed = run("get", *damaged, "--key", "k6", "--partition", "orders-1", "--heal", "--json").output
+    assert [one["broker"] for one in json.loads(printed)["healed"]] == ["2"]
+    printed = run("get", *damaged, "--key", "k6", "--partition", "orders-1", "--heal").output
+    assert "healed: 1 damaged batch was read from broker 2" in printed
+
+
+@pytest.mark.more
+def test_a_dataframe_is_healed(brokers: list[Path], damaged: list[Path], spark: SparkSession) -> None:
+    healed = cordwood.latest_table(spark, *damaged, topic="orders", heal=True)
+    sound = cordwood.latest_table(spark, *brokers[:2], topic="orders")
+    assert sorted(healed.collect()) == sorted(sound.collect())

@@ -85,6 +85,8 @@ def _show(
             print(line)
         for line in replica_lines(shown.point.replicas):
             tell(f"note: {line}")
+        for one in shown.healed:
+            tell(f"note: {one}")
         for note in shown.point.notes:
             tell(f"note: {note}")
     return EXIT_OK

@@ -17,7 +17,7 @@ from typing import Any
 from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.opening import open_cluster, select_replicas
 from cordwood.commands.options import GetOptions
-from cordwood.commands.replicas import replica_documents, replica_lines
+from cordwood.commands.replicas import healed_documents, know_replicas, replica_documents, replica_lines
 from cordwood.commands.why.found_keys import FoundRecord, GetResult, SearchedLog
 from cordwood.commands.why.next_step import NextStep, StepKind, prospects_of
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
@@ -29,6 +29,7 @@ from cordwood.fs.base import Store
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.index.history import KeyHistory, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
+from cordwood.storage.log.healing import Healer
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.node import LocatedPartition
@@ -79,7 +80,10 @@ def get(
     if not places:
         raise NotFoundError(f"There is no partition of any topic in {', '.join(given)}")
     root = options.index_place.root(fs, [place.path for place in places])
-    search = _Search(cluster, options, clock() if options.now_ms is None else options.now_ms, root, on_progress)
+    healer = Healer(options.replicas.heal)
+    know_replicas(healer, beliefs.values())
+    now_ms = clock() if options.now_ms is None else options.now_ms
+    search = _Search(cluster, options, now_ms, root, on_progress, healer)
     order = {key: at for at, key in enumerate(dict.fromkeys(itertools.chain.from_iterable(forms.values())))}
     for topic in sorted({place.topic or "" for place in places}):
         search.topic([place for place in places if place.topic == topic], list(order))
@@ -100,6 +104,7 @@ def get(
         tuple(search.notes),
         tuple(search.problems),
         tuple(ReadReplica.of(belief) for belief in beliefs.values() if belief.replica.path in searched),
+        healer.logs,
     )
 
 
@@ -117,6 +122,7 @@ class _Search:
     now_ms: int
     index_root: str | None
     on_progress: _OnProgress | None
+    healer: Healer
     found: list[tuple[LocatedPartition, KeyRecord, NextStep]] = field(default_factory=list)
     searched: list[SearchedLog] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -160,8 +166,14 @@ class _Search:
                 self._log(place, log, keys)
 
     def _log(self, place: LocatedPartition, log: LogView, keys: Sequence[bytes]) -> None:
-        history = KeyHistory(keys, self.problems.append, KEEP_RULE.ranks)
+        problems: list[DataError] = []
+        history = KeyHistory(keys, problems.append, KEEP_RULE.ranks)
         records = history.of(log, lambda segment: self._has_searched(segment.size_bytes), last=self.options.last)
+        while problems and self.healer.heal(problems):
+            log = self.healer.healed(log)
+            problems.clear()
+            records = history.of(log, last=self.options.last)
+        self.problems += problems
         self.searched.append(SearchedLog(place.path, len(keys), history.indexed, history.scanned))
         if not records:
             return
@@ -240,6 +252,7 @@ def lines(result: GetResult, limit: int | None = None) -> Iterator[str]:
     yield f"{number(len(result.records), 'record')} in {number(len(result.searched), 'log')}; {how}"
     for note in result.notes:
         yield f"note: {printable(note)}"
+    yield from (printable(str(one)) for one in result.healed)
     for problem in result.problems:
         yield f"DAMAGE, whose records are not known: {printable(str(problem))}"
 
@@ -270,6 +283,7 @@ def document(result: GetResult, limit: int | None = None) -> dict[str, Any]:
             for one in result.searched
         ],
         "replicas": replica_documents(result.replicas),
+        "healed": healed_documents(result.healed),
         "notes": list(result.notes),
         "problems": [printable(str(one)) for one in result.problems],
     }

@@ -205,6 +205,13 @@ class ReplicaChoice(NamedBrokers):
             metavar="NAME",
         ),
     ] = None
+    heal: Annotated[
+        bool,
+        Option(
+            "Read damaged batches from another replica that has the same bytes there, and count them. Without, damage "
+            "is an error."
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cordwood.common.text import printable
+from cordwood.storage.log.healing import HealedLog, Healer, OtherReplica
+from cordwood.storage.node.cluster import Belief
 from cordwood.storage.node.read_replica import ReadReplica
 
 #: Maximum number of partitions whose replicas are listed for people.
@@ -32,3 +35,18 @@ def replica_documents(replicas: Iterable[ReadReplica]) -> list[dict[str, Any]]:
         }
         for one in replicas
     ]
+
+
+def know_replicas(healer: Healer, beliefs: Iterable[Belief]) -> None:
+    """Give the healer the other replicas of the partitions that are read.
+
+    Raises:
+        OSError, NotFoundError: a chosen replica is unreadable.
+    """
+    for one in beliefs:
+        healer.know(one.replica.log, [OtherReplica(other.broker, other.path) for other in one.others])
+
+
+def healed_documents(logs: Iterable[HealedLog]) -> list[dict[str, Any]]:
+    """Return the healed logs as JSON values."""
+    return [{**asdict(one), "path": printable(one.path)} for one in logs]

@@ -7,6 +7,7 @@ these offsets, so it can be computed again identically, even if records are appe
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import secrets
 import time
@@ -25,6 +26,7 @@ from cordwood.cleaning.engine.exchange import BlobFolder, each_caught
 from cordwood.cleaning.engine.progress import Counters, OnProgress, ProgressWatch
 from cordwood.cleaning.engine.task import Failure
 from cordwood.commands.options import TableFileOptions, TableOptions
+from cordwood.commands.replicas import know_replicas
 from cordwood.commands.table_output import check_format, table_folder
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.common.errors import RequestError
@@ -33,6 +35,7 @@ from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.workspace import remove_tree, temporary_directory
+from cordwood.storage.log.healing import HealedLog, Healer
 from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.decoders.choice import decoder_of
@@ -51,6 +54,7 @@ from cordwood.tasks.tasks import pack, run_each
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
 #: Up to this many bytes of log, this process finds the last records itself: Spark takes seconds to start, and its tasks
 #: need a folder to exchange data.
 HERE_BYTES_MAX = 64 << 20
@@ -92,6 +96,7 @@ def prepare(
     now_ms: int | None = None,
     counters: Counters | None = None,
     run_bytes: int | None = None,
+    healer: Healer | None = None,
 ) -> PreparedTable:
     """Determine the offsets and the runs of a table.
 
@@ -100,6 +105,7 @@ def prepare(
         runner: runs the tasks that read headers; None: threads of this process.
         fs: the store of the logs; default: by the paths.
         run_bytes: size of a run; default: by the size of the log and the number of cores.
+        healer: its patches are applied; it gets to know the other replicas.
     """
     fs = fs or _file_system(paths, options)
     rows_format = TableFormat(
@@ -114,6 +120,9 @@ def prepare(
     places, beliefs = partitions_of(
         cluster, options.replicas.with_paths(paths), options.topic, options.replicas.replica
     )
+
+    healer = Healer() if healer is None else healer
+    know_replicas(healer, beliefs)
 
     def each(
         do: Callable[[SegmentTask], SegmentHeaders], tasks: Sequence[SegmentTask], sizes: Sequence[int]
@@ -139,6 +148,7 @@ def prepare(
         each,
         size_of_runs,
         system_clock() if now_ms is None else now_ms,
+        healer=healer,
         counters=counters,
     )
     point = replace(point, replicas=tuple(map(ReadReplica.of, beliefs)))
@@ -153,6 +163,22 @@ def _key_decoder(text: str, fs: Store) -> Decoder:
         if ":" in text:
             raise
         raise RequestError(f"{error}; to find the records of a key: cordwood get") from None
+
+
+def _scanned_whole(
+    healer: Healer,
+    made: PreparedTable,
+    prepare_again: Callable[[], PreparedTable],
+    scan: Callable[[PreparedTable], list[NewestTask]],
+) -> tuple[PreparedTable, list[NewestTask]]:
+    """Scan a prepared table; after damage is healed, prepare and scan it again. Return the table that was scanned."""
+    first = [made]
+
+    def scanned() -> tuple[PreparedTable, list[NewestTask]]:
+        table = first.pop() if first else prepare_again()
+        return table, scan(table)
+
+    return healer.until_healed(scanned)
 
 
 def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[NewestTask]:
@@ -206,7 +232,8 @@ def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | No
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
     """
-    return prepare(paths, options, fs=fs).point.offsets
+    healer = Healer(options.replicas.heal)
+    return healer.until_healed(lambda: prepare(paths, options, fs=fs, healer=healer)).point.offsets
 
 
 def latest_table(
@@ -234,16 +261,30 @@ def latest_table(
             the DataFrame.
     """
     prepare_session(spark)
-    runner = SessionRunner(spark)
-    made = prepare(paths, options, runner=runner, fs=fs)
+    runner, healer = SessionRunner(spark), Healer(options.replicas.heal)
+
+    def prepared() -> PreparedTable:
+        return prepare(paths, options, runner=runner, fs=fs, healer=healer)
+
+    made = healer.until_healed(prepared)
     with ExitStack() as kept:
         if made.is_small:
-            return table_dataframe(spark, scan_here(made.logs), made.rows_format)
+            made, tasks = _scanned_whole(healer, made, prepared, lambda table: scan_here(table.logs))
+            _warn_of_healed(healer)
+            return table_dataframe(spark, tasks, made.rows_format)
         work = kept.enter_context(_work_folder(file_system_for([]), options.work))
-        found = table_dataframe(spark, _scanned(made, runner, work.blobs), made.rows_format)
+        made, tasks = _scanned_whole(healer, made, prepared, lambda table: _scanned(table, runner, work.blobs))
+        _warn_of_healed(healer)
+        found = table_dataframe(spark, tasks, made.rows_format)
         # Other DataFrames may derive from this one, so its last use is unknown: keep the folder until the session ends.
         weakref.finalize(spark, kept.pop_all().close)
     return found
+
+
+def _warn_of_healed(healer: Healer) -> None:
+    # A DataFrame has no other place for it.
+    for one in healer.logs:
+        _log.warning("%s", one)
 
 
 # ---- rows to print ---------------------------------------------------------------------------------------------------
@@ -256,6 +297,7 @@ class ShownTable:
     point: TablePoint
     rows_format: TableFormat
     rows: Iterator[Mapping[str, Any]]
+    healed: tuple[HealedLog, ...] = ()
 
 
 @contextmanager
@@ -272,22 +314,33 @@ def shown_table(
         paths: log directories, folders of several, or partition directories.
         where: engine for the tasks of a larger table.
     """
-    made = prepare(paths, options, fs=fs)
+    healer = Healer(options.replicas.heal)
+
+    def prepared() -> PreparedTable:
+        return prepare(paths, options, fs=fs, healer=healer)
+
+    made = healer.until_healed(prepared)
     if made.is_small:
-        batches = made.rows_format.batches(scan_here(made.logs))
-        yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
+        made, tasks = _scanned_whole(healer, made, prepared, lambda table: scan_here(table.logs))
+        batches = made.rows_format.batches(tasks)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield ShownTable(made.point, made.rows_format, rows, healer.logs)
         return
     with where.start() as runner, _work_folder(file_system_for([]), options.work) as work:
         # Prepare again, with runs for the runner's cores.
-        fixed = made.point.offsets
-        made = prepare(paths, _as_of(options, fixed), runner=runner, fs=fs)
-        tasks = _scanned(made, runner, work.blobs)
+        fixed = _as_of(options, made.point.offsets)
+
+        def cut_anew() -> PreparedTable:
+            return prepare(paths, fixed, runner=runner, fs=fs, healer=healer)
+
+        made, tasks = _scanned_whole(healer, cut_anew(), cut_anew, lambda table: _scanned(table, runner, work.blobs))
         if isinstance(runner, SparkRunner):
             found = table_dataframe(runner.session, tasks, made.rows_format).toLocalIterator(prefetchPartitions=True)
-            yield ShownTable(made.point, made.rows_format, (row.asDict(recursive=True) for row in found))
+            rows = (row.asDict(recursive=True) for row in found)
         else:
             batches = made.rows_format.batches(tasks)
-            yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
+            rows = (row for batch in batches for row in batch.to_pylist())
+        yield ShownTable(made.point, made.rows_format, rows, healer.logs)
 
 
 def _as_of(options: TableOptions, offsets: Mapping[int, int]) -> TableOptions:
@@ -339,23 +392,30 @@ def write_table(
         _work_folder(fs, options.work) as work,
     ):
         # Raise for wrong options before Spark starts.
-        made = prepare(paths, options, fs=fs, now_ms=now_ms)
+        healer = Healer(options.replicas.heal)
+        made = healer.until_healed(lambda: prepare(paths, options, fs=fs, now_ms=now_ms, healer=healer))
         check_format(files.format, made.rows_format.schema, is_own_session=spark is None)
         if on_start is not None:
             on_start(f"table of {made.point.topic}", 2 * made.log_bytes)
         with _writing_runner(where, made) as runner:
             fixed = _as_of(options, made.point.offsets)
-            cut_anew = prepare(paths, fixed, runner=runner, fs=fs, now_ms=now_ms, counters=work.counters)
+
+            def cut_anew() -> PreparedTable:
+                counters = work.counters
+                return prepare(paths, fixed, runner=runner, fs=fs, now_ms=now_ms, counters=counters, healer=healer)
+
+            first = cut_anew()
             with ProgressWatch(work.counters.location.open(), work.counters.path, on_progress):
-                tasks = _scanned(cut_anew, runner, work.blobs)
+                scan = functools.partial(_scanned, runner=runner, folder=work.blobs)
+                table, tasks = _scanned_whole(healer, first, cut_anew, scan)
                 if isinstance(runner, SparkRunner):
-                    rows = table_dataframe(runner.session, tasks, cut_anew.rows_format)
+                    rows = table_dataframe(runner.session, tasks, table.rows_format)
                     rows = rows if limit is None else rows.limit(limit)
                     counts = _write(rows, folder.path, files.format, writer_options, fs)
                 else:
                     local = file_system_for([])
                     format_ = FileFormat(files.format.lower(), writer_options)
-                    counts = write_parts(runner, local, folder.path, tasks, cut_anew.rows_format, format_, limit)
+                    counts = write_parts(runner, local, folder.path, tasks, table.rows_format, format_, limit)
         folder.finish(encode_facts(made.point, options, now_ms, files.format, limit))
     return TableResult(
         made.point.topic,
@@ -369,6 +429,7 @@ def write_table(
         made.point.notes,
         time.monotonic() - started,
         made.point.replicas,
+        healer.logs,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cordwood.commands.replicas import replica_documents, replica_lines
+from cordwood.commands.replicas import healed_documents, replica_documents, replica_lines
 from cordwood.commands.table_point import FACTS
 from cordwood.common.errors import RequestError
 from cordwood.common.json_text import json_text, real_text
@@ -190,6 +190,7 @@ def _lines(result: TableResult) -> Iterator[str]:
     yield f"{what}: {number(result.rows, 'row')}{deletes}, as {result.format} in {printable(result.output)}"
     if result.undecodable:
         yield f"{number(result.undecodable, 'row')} with a key or value that cannot be decoded, which is null"
+    yield from (printable(str(one)) for one in result.healed)
     for note in result.notes:
         yield f"note: {printable(note)}"
 
@@ -209,6 +210,7 @@ def _document(result: TableResult) -> dict[str, Any]:
         "undecodable": result.undecodable,
         "notes": list(result.notes),
         "replicas": replica_documents(result.replicas),
+        "healed": healed_documents(result.healed),
         "seconds": round(result.seconds, 3),
     }
 

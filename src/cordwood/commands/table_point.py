@@ -27,6 +27,7 @@ from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.healing import Healer
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.view import LogSource, LogView
 from cordwood.storage.node.cluster import Belief, Cluster
@@ -149,12 +150,14 @@ def find_point(
     run_bytes: Callable[[int], int],
     now_ms: int,
     *,
+    healer: Healer,
     counters: Counters | None = None,
 ) -> TablePoint:
     """Determine the offsets of a table.
 
     Args:
         run_bytes: returns the run size for a log of some size.
+        healer: its patches are applied to the logs.
 
     Raises:
         RequestError: the log does not reach to the point, or no longer reaches back to the earlier table.
@@ -170,7 +173,9 @@ def find_point(
     if earlier is not None:
         earlier.check(topic, {number: _topic_id(place) for number, place in places.items()})
     root = options.index_place.root(fs, [place.path for place in places.values()])
-    opened = {number: _open(fs, place, number, earlier, run_bytes, counters, root) for number, place in places.items()}
+    opened = {
+        number: _open(fs, place, number, earlier, run_bytes, counters, root, healer) for number, place in places.items()
+    }
     tasks = [task for one in opened.values() for task in one.tasks]
     sizes = {
         (one.place.path, segment.base_offset): segment.size_bytes
@@ -201,8 +206,9 @@ def _open(
     run_bytes: Callable[[int], int],
     counters: Counters | None,
     index_root: str | None,
+    healer: Healer,
 ) -> _Opened:
-    log = place.log()
+    log = healer.healed(place.log())
     start = log.log_start_offset
     before = None if earlier is None else earlier.offsets.get(number)
     if before is not None:
@@ -213,7 +219,7 @@ def _open(
             )
         start = before
     path, live = fs.absolute_path(place.path), place.directory.live
-    source = LogSource(fs.location(), path, log.log_start_offset, live, index_root)
+    source = LogSource(healer.location(fs.location()), path, log.log_start_offset, live, index_root)
     counted = CountedLog(source, counters)
     # A transaction that is still open may have begun below the log start. It cannot have begun below the end of an
     # earlier table, which was stable, unless that end is the log start itself.

@@ -204,6 +204,7 @@ class DataError(CordwoodError):
         path: the file, as the user would name it; None while only bytes are known.
         position: byte in that file where the damage starts.
         offset: log offset of the affected batch or record.
+        advice: a sentence about the next step, if it depends on other data; else empty.
     """
 
     def __init__(
@@ -221,6 +222,7 @@ class DataError(CordwoodError):
         self.path = path
         self.position = position
         self.offset = offset
+        self.advice = ""
 
     def at(self, path: str) -> Self:
         """Fill in the file, and return this same error.
@@ -236,7 +238,7 @@ class DataError(CordwoodError):
             place += f" at position {self.position}"
         if self.offset is not None:
             place += f" (offset {self.offset})"
-        return self.what + place
+        return self.what + place + (f". {self.advice}" if self.advice else "")
 
 
 class CorruptBatchError(DataError):

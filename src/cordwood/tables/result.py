@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cordwood.common.text import Presentable
+from cordwood.storage.log.healing import HealedLog
 from cordwood.storage.node.read_replica import ReadReplica
 
 
@@ -26,6 +27,7 @@ class TableResult(Presentable):
         deletes: number of rows that delete a key.
         undecodable: number of rows with a key or value that could not be decoded.
         replicas: the replica of each partition, if directories of several brokers were given.
+        healed: damaged batches that were read from other replicas.
     """
 
     topic: str
@@ -39,3 +41,4 @@ class TableResult(Presentable):
     notes: tuple[str, ...]
     seconds: float
     replicas: tuple[ReadReplica, ...] = ()
+    healed: tuple[HealedLog, ...] = ()

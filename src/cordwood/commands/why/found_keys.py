@@ -13,6 +13,7 @@ from cordwood.common.text import Paged, Presentable, number
 from cordwood.common.types import TopicPartition
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.traces import SearchedFile, TraceKind
+from cordwood.storage.log.healing import HealedLog
 from cordwood.storage.node.read_replica import ReadReplica
 
 
@@ -62,6 +63,7 @@ class GetResult(Presentable):
         notes: hints for the reader.
         problems: damage that the search met; records inside it are missing from the result.
         replicas: the replica of each searched partition, if directories of several brokers were given.
+        healed: damaged batches that were read from other replicas.
     """
 
     records: tuple[FoundRecord, ...]
@@ -70,6 +72,7 @@ class GetResult(Presentable):
     notes: tuple[str, ...] = ()
     problems: tuple[DataError, ...] = field(default=(), repr=False)
     replicas: tuple[ReadReplica, ...] = ()
+    healed: tuple[HealedLog, ...] = ()
 
     def __str__(self) -> str:
         found, unknown = number(len(self.records), "record"), number(len(self.unknown), "key")

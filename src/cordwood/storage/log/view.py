@@ -91,6 +91,13 @@ class LogView:
         found.segments = tuple(replace(segment, index_root=root) for segment in self.segments)
         return found
 
+    def on(self, fs: Store) -> Self:
+        """Return the log, as it was listed, with its files read through another store."""
+        found = copy.copy(self)
+        found.fs = fs
+        found.segments = tuple(replace(segment, fs=fs) for segment in self.segments)
+        return found
+
     def with_segments(self, segments: Sequence[Segment]) -> Self:
         """Return the log with only these segments."""
         found = copy.copy(self)
