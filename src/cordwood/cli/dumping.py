@@ -373,7 +373,7 @@ class Dump:
     def _small(self, path: str, parsed: PartitionFile | None) -> None:
         name = posixpath.basename(path)
         kind = parsed.kind if parsed else ""
-        if filenames.parse_key_index(name) is not None:
+        if filenames.is_key_index(name):
             kind = filenames.KEY_INDEX
         if filenames.parse_tier_manifest(name) is not None:
             kind = filenames.TIER_MANIFEST

@@ -42,8 +42,8 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     PartitionDirectory,
     Temporary,
+    is_key_index,
     parse_file,
-    parse_key_index,
 )
 from cordwood.storage.index.history import KeyRecord, TransactionOutcome, by_key, judged
 from cordwood.storage.index.traces import KEY_BYTES_MIN, SearchedFile, Trace, TraceKind, TraceSearch
@@ -305,7 +305,7 @@ def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: 
     name = posixpath.basename(path)
     if kept:
         return Role.KEPT
-    if parse_key_index(name) is not None:
+    if is_key_index(name):
         return Role.KEY_INDEX
     if work:
         return Role.WORK

@@ -62,7 +62,8 @@ class FileInfo:
     Attributes:
         allocated_bytes: size of its blocks on disk, as counted by `du`; None if the store has no blocks.
         is_special: a FIFO, socket or device; brokers ignore it.
-        ctime_ns: time of the last change of bytes or attributes, which no program can set; 0 in a store without it.
+        ctime_ns: time of the last change of bytes or attributes, which no program can set; 0 in a store without it. A
+            negative number, instead, is an object that never changes; no other object of that name has the same.
         links: number of names (hard links) of a file; 0 in a store without it.
     """
 

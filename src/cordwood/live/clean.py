@@ -195,13 +195,16 @@ class LiveClean:
             if outcome.detail:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, outcome.kind)
-        fs, swap_in, rest, in_tier = self._fs, self.found.log.swap_in, outcome, set[int]()
+        fs, swap_in, rest = self._fs, self.found.log.swap_in, outcome
         # No segment that is about to be replaced on the disk may be copied meanwhile.
         with nullcontext() if (tiered := self._tiered) is None else tiered.lock:
             if tiered is not None:
                 rest = put_in_tier(fs, tiered, self.task, outcome, self._now_ms, self.check, changing)
-                in_tier = {one.segment.start_offset for one in tiered.state.segments}
-            put_in_place(fs, self.task, rest, swap_in, changing=changing, in_tier=in_tier)
+                rest = replace(rest, indexes=tiered.key_indexes.take_over(rest.indexes, tiered.state.segments))
+            put_in_place(fs, self.task, rest, swap_in, changing=changing)
+            if tiered is not None:
+                tiered.key_indexes.adopt(tiered.state.segments)
+                tiered.key_indexes.sweep(tiered.state.segments)
         cleaned = outcome.cleaned
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
         return CleanedLog(cleaned.end_offset, cleaned.counts, share)

@@ -433,6 +433,8 @@ class LogCleaner:
         try:
             memory = KeyMemory.of(self._config)
             tiered = self._tiered(claim.found.partition)
+            if tiered is not None:
+                tiered.key_indexes.fetch(tiered.state.segments)
             with LiveClean(
                 self._fs,
                 claim.found,

@@ -4,6 +4,7 @@
     upload    the new segments, under new ids
     commit    one manifest names the new segments instead of the old ones, and the end of the cleaned part
     drop      the segments on the disk that the new ones replace
+    index     the key indexes of the new segments: they have other names than those of the old ones
 
 A crash before the commit leaves objects that no manifest names; the next opening sweeps them. After it the new log is
 whole: its manifest says up to where segments on the disk are leftovers, which the next opening drops. The objects of
@@ -13,6 +14,7 @@ the old segments are deleted after `file.delete.delay.ms`, as readers may have t
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -24,6 +26,7 @@ from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.paced import Check
 from cordwood.live.tiered_log import TieredLog, described
+from cordwood.storage.formats.filenames import parse_key_index
 from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.exchange import NewSegment
 from cordwood.storage.tier.generations import FencedError
@@ -114,7 +117,11 @@ class _Swap:
             self._orphans.clear()  # if the answer is lost, it is unknown whether the manifest names them
             tiered.commit(self._after(state, old, added, floor, output.cleaned.end_offset))
             tiered.log.drop_below(floor)
-        return rest
+        indexes = _key_indexes(planned.pieces, output.indexes)
+        for piece, made in zip(planned.pieces, added, strict=True):
+            if piece.base_offset in indexes:
+                tiered.key_indexes.put(indexes[piece.base_offset], made)
+        return replace(rest, indexes=tuple(path for path in rest.indexes if path not in indexes.values()))
 
     def _new_segment(self, log: LogView, piece: Piece, sources: Sequence[Answer], written: str) -> NewSegment:
         lineage, folder = self._tiered.log.leader_epochs.entries, f"{self._task.work}/tier-{piece.first_offset}"
@@ -149,4 +156,11 @@ class _Swap:
         """Delete uploads that are not used."""
         layout = self._tiered.layout
         with contextlib.suppress(OSError, StoreError):
-            layout.store.delete_all([path for one in self._orphans for path in reversed(layout.object_paths(one))])
+            layout.store.delete_all([path for one in self._orphans for path in layout.paths_to_delete(one)])
+
+
+def _key_indexes(pieces: Sequence[Piece], paths: Sequence[str]) -> dict[int, str]:
+    """Return the key indexes of written pieces by base offset."""
+    written = {piece.base_offset for piece in pieces if piece.is_written}
+    found = {parse_key_index(posixpath.basename(path)): path for path in paths}
+    return {offset: path for offset, path in found.items() if offset is not None and offset in written}

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import crc32c
-
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.live.log import Log
 from cordwood.live.remote_tail import RemoteTail
 from cordwood.live.segment import LogSegment
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.index.in_tier import TierKeyIndexes
+from cordwood.storage.log.files import checksum
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations
 from cordwood.storage.tier.manifest import TierState
@@ -33,6 +33,7 @@ class TieredLog:
     """A log that is open in its tier.
 
     Attributes:
+        key_indexes: the key indexes of its segments in the tier.
         failures: failed attempts since the last success.
         failing_since_ms: time of the first of them.
         fenced: another writer has claimed the log.
@@ -42,6 +43,7 @@ class TieredLog:
     layout: AivenLayout
     generations: Generations
     remote: RemoteTail
+    key_indexes: TierKeyIndexes
     failures: int = 0
     failing_since_ms: int = NONE
     next_attempt_ms: int = 0
@@ -87,12 +89,4 @@ class TieredLog:
 def described(fs: LocalFileSystem, segment: RemoteSegment, files: Mapping[FileKind, str]) -> TierSegment:
     """Return what a manifest says of a segment, by the files that it was uploaded from."""
     sizes = (fs.stat(files[kind]).size_bytes if kind in files else NONE for kind in SIZED)
-    return TierSegment(segment, _checksum(fs, files[FileKind.LOG]), tuple(sizes))
-
-
-def _checksum(fs: LocalFileSystem, path: str) -> int:
-    crc = 0
-    with fs.open(path) as file:
-        for at in range(0, file.size(), COPY_BUFFER_BYTES):
-            crc = crc32c.crc32c(file.read(at, COPY_BUFFER_BYTES), crc)
-    return crc
+    return TierSegment(segment, checksum(fs, files[FileKind.LOG]), tuple(sizes))

@@ -36,6 +36,7 @@ from cordwood.storage.formats.filenames import CLEANER_OFFSETS, LOG_START_OFFSET
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import PartitionMetadata, decode_id, encode_id, encode_partition_metadata
+from cordwood.storage.index.in_tier import TierKeyIndexes
 from cordwood.storage.log.files import make_work_folder, write_file
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations, check_store, partitions_in
@@ -162,8 +163,11 @@ class Tiering:
         start = max(log.log_start_offset, state.log_start_offset)
         remote = RemoteTail(self.segments, self.root, state)
         log.use_remote(remote, start if state.segments else max(start, local_start))
+        key_indexes = TierKeyIndexes(self._pool.fs, log.directory, self._layout)
+        key_indexes.sweep(state.segments)
+        key_indexes.expect(generations.key_indexed)
         with self._lock:
-            self._logs[partition] = TieredLog(log, self._layout, generations, remote)
+            self._logs[partition] = TieredLog(log, self._layout, generations, remote, key_indexes)
 
     def _continue_behind(self, log: Log, state: TierState) -> None:
         """Let a log go on after its last record in the tier: a crash has lost the end of its local part."""
@@ -232,6 +236,7 @@ class Tiering:
                 one.commit(replace(state, cleaner_checkpoint=self._cleaned_to(one)))
                 one.copied_segments += len(copied)
                 one.copied_bytes += sum(each.segment.size_bytes for each in copied)
+                one.key_indexes.adopt(copied)
 
     def _cleaned_to(self, one: TieredLog) -> int | None:
         """Return the end of the cleaned part of a log; None before its first clean."""
@@ -284,13 +289,14 @@ class Tiering:
         gone = tuple(GoneSegment(each.segment, now_ms) for each in state.segments[:count])
         one.commit(replace(state, log_start_offset=start, segments=state.segments[count:], gone=(*state.gone, *gone)))
         log.maybe_increment_log_start_offset(start)
+        one.key_indexes.sweep(one.state.segments)
 
     def _delete_gone(self, one: TieredLog) -> None:
         """Delete the objects of segments that went long enough ago; the next manifest names them no more."""
         due_ms = self._now() - one.log.config.file_delete_delay_ms
         due = [each for each in one.state.gone if each.since_ms <= due_ms]
         if due:
-            self._store.delete_all([path for each in due for path in reversed(self._layout.object_paths(each.segment))])
+            self._store.delete_all([path for each in due for path in self._layout.paths_to_delete(each.segment)])
             one.deleted_segments += len(due)
             one.remote.state = replace(one.state, gone=tuple(each for each in one.state.gone if each not in due))
 

@@ -455,7 +455,7 @@ def _searched(segment: Segment, table: DirtyTable) -> tuple[KeyIndex, Int64Array
     if table.index_secret is None:
         return None
     try:
-        with segment.open() as file, SparseIndex(segment, file) as opened:
+        with SparseIndex(segment) as opened:
             header = opened.index.header
             if header.secret != table.index_secret or header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS):
                 return None

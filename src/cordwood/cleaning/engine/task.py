@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
@@ -224,7 +224,6 @@ def put_in_place(
     *,
     changing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     index_bytes_max: int | None = None,
-    in_tier: Collection[int] = (),
 ) -> None:
     """Replace the old segments of a partition, and their key indexes, by a clean's output.
 
@@ -240,7 +239,6 @@ def put_in_place(
         swap_in: replaces the segments of one group; durable on return.
         changing: wraps the change of each group, and of the indexes; raises once the clean must stop.
         index_bytes_max: see `limit_indexes`.
-        in_tier: base offsets of segments in a tier, which may have key indexes, too.
     """
     for replacement in output.by_group():
         with changing():
@@ -252,7 +250,7 @@ def put_in_place(
         key_indexes.take_over_indexes(fs, task.path, output.indexes, task.index_root)
         parsed = [parse_file(info.name) for info in fs.list(task.path)]
         logs = [file for file in parsed if file is not None and file.kind is FileKind.LOG]
-        segments = {*in_tier, *(file.offset for file in logs if file.temporary is Temporary.NONE)}
+        segments = {file.offset for file in logs if file.temporary is Temporary.NONE}
         key_indexes.remove_indexes(fs, task.path, segments, task.index_root)
         if index_bytes_max is not None:
             key_indexes.limit_indexes(fs, task.path, index_bytes_max, task.index_root)

@@ -34,8 +34,10 @@ from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.formats.filenames import (
     Temporary,
     index_folder,
+    is_key_index,
     key_index_path,
     parse_key_index,
+    parse_tier_key_index,
 )
 from cordwood.storage.formats.key_index import NO_HORIZON, Flag, KeyIndex, crc_of_header
 from cordwood.storage.log.files import read_file, why_unreadable
@@ -635,8 +637,10 @@ class KeyIndexes:
         """Report files that do not belong to a segment."""
         for name in self._names:
             path = f"{index_folder(self._partition)}/{name}"
+            if parse_tier_key_index(name) is not None:
+                continue  # of a segment in the tier
             base_offset = parse_key_index(name)
-            if base_offset is None and parse_key_index(name.removesuffix(Temporary.TMP)) is not None:
+            if base_offset is None and is_key_index(name.removesuffix(Temporary.TMP)):
                 meaning = "the next one that is written there replaces it"
                 what = "an index that was being written"
                 self._findings.add(Kind.LEFTOVER, path, what, severity=Severity.NOTE, meaning=meaning)

@@ -62,6 +62,7 @@ _EPOCH_MAX = (1 << 31) - 1
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _CHECKPOINT_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _KEY_INDEX = re.compile(rf"([0-9]{{20}}){re.escape(KEY_INDEX)}")
+_TIER_KEY_INDEX = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}}){re.escape(KEY_INDEX)}")
 _TIER_MANIFEST = re.compile(rf"([0-9]{{20}}){re.escape(TIER_MANIFEST)}")
 
 
@@ -255,6 +256,22 @@ def parse_key_index(name: str) -> int | None:
     match = _KEY_INDEX.fullmatch(name)
     offset = NONE if match is None else int(match[1])
     return offset if 0 <= offset <= _OFFSET_MAX else None
+
+
+def tier_key_index_name(base_offset: int, segment_id: str) -> str:
+    """Return the name of the key index of a segment in a tier, both beside its objects and on the disk."""
+    return f"{base_offset:020d}-{segment_id}{KEY_INDEX}"
+
+
+def parse_tier_key_index(name: str) -> tuple[int, str] | None:
+    """Return the base offset and the segment id in the name of such a key index; None for another name."""
+    match = _TIER_KEY_INDEX.fullmatch(name)
+    return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
+
+
+def is_key_index(name: str) -> bool:
+    """Return whether a file is the key index of a segment, on the disk or in a tier, by its name."""
+    return parse_key_index(name) is not None or parse_tier_key_index(name) is not None
 
 
 def tier_manifest_name(generation: int) -> str:

@@ -20,7 +20,8 @@ from cordwood.fs.workspace import is_within, remove_tree
 from cordwood.storage.formats.filenames import (
     Temporary,
     index_folder,
-    key_index_path,
+    is_key_index,
+    key_index_name,
     parse_key_index,
 )
 from cordwood.storage.formats.key_index import HEADER as INDEX_HEADER
@@ -31,8 +32,13 @@ from cordwood.storage.log.segment import Segment
 
 
 def secret_of_most(fs: Store, partition: str, root: str | None = None) -> bytes | None:
-    """Return the most frequent secret of a partition's indexes, valid or not; None without indexes."""
-    secrets = Counter(_secret(fs, info.name) for _, info in indexes_in(fs, partition, root))
+    """Return the most frequent secret of a partition's indexes, valid or not; None without indexes.
+
+    Those of segments in a tier count, too, if they are on the disk.
+    """
+    folder = index_folder(partition, root)
+    names = [info.name for info in fs.list(folder)] if fs.exists(folder) else []
+    secrets = Counter(_secret(fs, f"{folder}/{name}") for name in names if is_key_index(name))
     del secrets[None]
     return max(secrets, key=lambda secret: secrets[secret], default=None)
 
@@ -51,13 +57,18 @@ def has_index(segment: Segment, secret: bytes | None) -> bool:
     return secret is not None and _secret(segment.fs, segment.key_index_path) == secret
 
 
-def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex, root: str | None = None) -> None:
+def write_index(
+    fs: LocalFileSystem, partition: str, index: KeyIndex, root: str | None = None, name: str | None = None
+) -> None:
     """Write the index of a segment, replacing an existing one.
 
     The bytes are synced before the file gets its name. Only the owner of the log can read the file. The file and new
     folders belong to that owner, because the broker could not delete the partition otherwise.
+
+    Args:
+        name: its name; None for that of a segment on the disk.
     """
-    path = key_index_path(partition, index.header.base_offset, root)
+    path = f"{index_folder(partition, root)}/{name or key_index_name(index.header.base_offset)}"
     owner = None if root is not None and not fs.exists(partition) else fs.stat(partition)
     folder = _make_folder(fs, partition, root, owner)
     beside = _beside(fs, path)
@@ -153,8 +164,7 @@ def read_index(segment: Segment) -> KeyIndex:
     """
     path = segment.key_index_path
     index = decode(read_file(segment.fs, path), path)
-    with segment.open() as file:
-        check_identity(index, segment, file, path)
+    check_identity(index, segment, path)
     return index
 
 

@@ -188,12 +188,12 @@ class KeyHistory:
 
     def _through_index(self, log: LogView, segment: Segment, file: ReadableFile) -> list[KeyRecord] | None:
         """Find the records through the index; None if reading the whole segment is faster."""
-        with SparseIndex(segment, file) as opened:
+        with SparseIndex(segment) as opened:
             index = opened.index
             touched = batches_with(index, opened.find(hash_of_keys(self._finder.keys, index.header.secret)).ordinals)
             if touched.size > _SHARE_MAX * index.header.batches and touched.size > _FEW:
                 return None
-            opened.check_batches(touched)
+            opened.check_batches(touched, file)
             return self._found(log, segment, windows_of(segment, file, index, touched))
 
     def _found(self, log: LogView, segment: Segment, items: Iterator[BatchWindow | Gap]) -> list[KeyRecord]:

@@ -13,6 +13,9 @@ each later change gives the file another ctime, unless somebody sets the clock b
 are whole seconds that could happen, so there they never count; nor do looks in the future, which a clock has left that
 was set back. A network file system may show an old state, so no look is taken there; a store without ctimes has none.
 
+The objects of a tier never change, and the id of their segment is never used again. So a store that shows a tier shows
+a number made of that id as their ctime, which is negative. The time of the look does not matter then.
+
     look ─── at .log, .index, .timeindex       before their bytes are read for the index; or of a clean's own outputs
     settle ─ once outputs are in their place   a rename changes only the ctime, so all other values must agree
 
@@ -34,7 +37,7 @@ import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError
 from cordwood.common.types import NONE
-from cordwood.fs.base import ReadableFile, Store, TargetStore
+from cordwood.fs.base import FileInfo, ReadableFile, Store, TargetStore
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES, BatchRows
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.key_index import HEADER as INDEX_HEADER
@@ -88,9 +91,12 @@ def _numbers(limits: IndexLimits) -> tuple[int, int]:
 
 def _state(fs: Store, path: str) -> FileState:
     try:
-        info = fs.stat(path)
+        return _state_of(fs.stat(path))
     except FileNotFoundError:
         return FileState()
+
+
+def _state_of(info: FileInfo) -> FileState:
     return FileState(info.size_bytes, info.mtime_ns, info.ctime_ns, info.inode)
 
 
@@ -152,11 +158,32 @@ def has_no_transactions(segment: Segment) -> bool:
     return not header.flags & (Flag.CONTROL | Flag.TRANSACTIONAL) and is_same_log(identity, segment)
 
 
+def is_of_objects(identity: Identity) -> bool:
+    """Return whether an identity is that of a segment in a tier."""
+    return identity.files[0].ctime_ns < 0
+
+
+def of_objects(files: Mapping[FileKind, FileInfo], like: Identity | None) -> Identity:
+    """Return the identity of a segment in a tier.
+
+    Args:
+        files: its objects as a store shows them.
+        like: identity of the files that the objects have the bytes of; None if it is not known.
+    """
+    states = tuple(_state_of(files[kind]) if kind in files else FileState() for kind in _KINDS)
+    assert states[0].ctime_ns < 0, "the store shows that they never change"
+    sizes = [one.size_bytes for one in states]
+    if like is None or sizes != [one.size_bytes for one in like.files]:
+        return Identity(1, states)
+    return Identity(1, states, like.interval_bytes, like.index_bytes)
+
+
 def _is_same(identity: Identity, segment: Segment, kinds: tuple[FileKind, ...]) -> bool:
     if not 0 < identity.looked_ns <= time.time_ns() or segment.files.log.name != _name(segment, FileKind.LOG):
         return False
     for kind, known in zip(kinds, identity.files, strict=False):
         is_old = known.ctime_ns < identity.looked_ns - TICK_NS and (known.ctime_ns % _SECOND_NS or not known.ctime_ns)
+        is_old = is_old or is_of_objects(identity)
         if not is_old or _state(segment.fs, f"{segment.directory}/{_name(segment, kind)}") != known:
             return False
     return True
@@ -261,26 +288,33 @@ def _settled(identity: Identity, now: Identity) -> Identity:
 # ---- a valid index ---------------------------------------------------------------------------------------------------
 
 
-def check_identity(index: KeyIndex, segment: Segment, file: ReadableFile, path: str) -> None:
+def check_identity(index: KeyIndex, segment: Segment, path: str) -> None:
     """Raise unless an index matches the segment, by its identity or by a sample.
 
-    Args:
-        file: the segment's `.log`.
-
     Raises:
+        OSError: the segment's `.log` cannot be opened.
         CorruptFileError: the index does not match the segment.
     """
-    if what := _difference(index, segment, file):
+    if what := _difference(index, segment):
         raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
 
 
-def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
-    """Compare an index with its segment by a few reads. Return a description of the first difference, or ""."""
-    header = index.header
-    if header.base_offset != segment.base_offset:
-        return f"its base offset is {header.base_offset}"
+def _difference(index: KeyIndex, segment: Segment) -> str:
+    """Compare an index with its segment. Return a description of the first difference, or "".
+
+    The `.log` is opened only if it has to be compared: in an object store that would be a request.
+    """
+    if index.header.base_offset != segment.base_offset:
+        return f"its base offset is {index.header.base_offset}"
     if is_same_log(index.identity, segment):
         return ""
+    with segment.open() as file:
+        return _difference_in(file, index)
+
+
+def _difference_in(file: ReadableFile, index: KeyIndex) -> str:
+    """Compare an index with a `.log` by a few reads."""
+    header = index.header
     if file.size() < header.covered_bytes:
         return f"it covers {header.covered_bytes} bytes, the segment has {file.size()}"
     last_bytes = int(index.lengths[-1])

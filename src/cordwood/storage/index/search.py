@@ -216,25 +216,23 @@ class SparseIndex:
         index: the index. Its arrays of batches are complete; its arrays of keys only where `find` has loaded blocks.
     """
 
-    def __init__(self, segment: Segment, log: ReadableFile, *, needs_batches: bool = True) -> None:
+    def __init__(self, segment: Segment, *, needs_batches: bool = True) -> None:
         """Open the index of a segment, if it is valid.
 
         Args:
-            log: the segment's `.log`.
             needs_batches: read the arrays of batches, even if the identity shows that the index is valid.
 
         Raises:
             OSError: the index is missing or unreadable.
             CorruptFileError: it is torn, or does not match the segment.
         """
-        self._log = log
         self._path = segment.key_index_path
         self._file = segment.fs.open(self._path)
         try:
             self._open()
             if needs_batches or not is_same_log(self.index.identity, segment):
                 self._load_batches()
-            check_identity(self.index, segment, log, self._path)
+            check_identity(self.index, segment, self._path)
         except BaseException:
             self._file.close()
             raise
@@ -302,13 +300,16 @@ class SparseIndex:
         kernel.restore(starts, index.tags[:end], header.bits, hashes)
         return hashes if limit_bits <= header.bits else hashes[hashes >> np.uint64(64 - limit_bits) == 0]
 
-    def check_batches(self, batches: Int64Array) -> None:
+    def check_batches(self, batches: Int64Array, log: ReadableFile) -> None:
         """Raise unless batches match the index; checks more than the samples on opening.
+
+        Args:
+            log: the segment's `.log`.
 
         Raises:
             CorruptFileError: a batch differs.
         """
-        check_batches(self.index, batches, self._log, self._path)
+        check_batches(self.index, batches, log, self._path)
 
     def _load(self, blocks: Int64Array) -> None:
         """Read blocks that are not loaded yet, adjacent ones with one read."""
@@ -398,10 +399,8 @@ def _header(segment: Segment) -> Header | None:
 
 
 def _sample(segment: Segment, header: Header, limit_bits: int) -> SampledHashes:
-    with segment.open() as log:
-        log.expect_random_reads()
-        with SparseIndex(segment, log, needs_batches=False) as opened:
-            hashes = opened.hashes_below(limit_bits)
+    with SparseIndex(segment, needs_batches=False) as opened:
+        hashes = opened.hashes_below(limit_bits)
     return SampledHashes(hashes, header.entries, header.covered_bytes, header.bits + TAG_BITS, header.secret)
 
 

@@ -33,8 +33,8 @@ from cordwood.storage.formats import key_index
 from cordwood.storage.formats.filenames import (
     BOOTSTRAP_CHECKPOINT,
     FileKind,
+    is_key_index,
     parse_file,
-    parse_key_index,
 )
 from cordwood.storage.index.history import KeyFinder, KeyRecord, key_record
 from cordwood.storage.index.search import entries_of_each, hash_of_each, hash_of_keys
@@ -141,7 +141,7 @@ class TraceSearch:
     def _look(self, file: ReadableFile, found: SearchedFile) -> None:
         name = found.path.rpartition("/")[2]
         kind = parse_file(name)
-        if parse_key_index(name) is not None:
+        if is_key_index(name):
             self._key_index(file, found)
         elif (
             (kind is not None and kind.kind in _LOG_KINDS) or name == BOOTSTRAP_CHECKPOINT or _holds_batches(file, name)

@@ -7,12 +7,23 @@ import posixpath
 import uuid
 from collections.abc import Mapping
 
+import crc32c
 import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError, RequestError
 from cordwood.common.types import TopicPartition
-from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, ReadableFile, Store, TargetStore
+from cordwood.fs.base import (
+    COPY_BUFFER_BYTES,
+    OWNER_WRITES,
+    Bytes,
+    FileInfo,
+    Link,
+    LocalFileSystem,
+    ReadableFile,
+    Store,
+    TargetStore,
+)
 from cordwood.fs.workspace import remove_tree
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs, time_index
 from cordwood.storage.formats.entries import take_apart
@@ -21,8 +32,8 @@ from cordwood.storage.formats.filenames import (
     WORK_FOLDER,
     Temporary,
     index_folder,
+    is_key_index,
     parse_file,
-    parse_key_index,
     parse_tier_manifest,
 )
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
@@ -146,13 +157,22 @@ def read_log_starts(fs: Store, directory: str) -> Mapping[TopicPartition, int]:
 
 
 def _bytes_max(name: str) -> int:
-    if parse_key_index(name) is not None:
+    if is_key_index(name):
         return KEY_INDEX_BYTES_MAX
     if parse_tier_manifest(name) is not None:
         return TIER_MANIFEST_BYTES_MAX
     parsed = parse_file(name)
     has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS
     return OFFSET_FILE_BYTES_MAX if has_offset else TEXT_FILE_BYTES_MAX
+
+
+def checksum(fs: Store, path: str) -> int:
+    """Return the CRC-32C of a file."""
+    crc = 0
+    with fs.open(path) as file:
+        for at in range(0, file.size(), COPY_BUFFER_BYTES):
+            crc = crc32c.crc32c(file.read(at, COPY_BUFFER_BYTES), crc)
+    return crc
 
 
 def why_unreadable(error: OSError) -> str:
@@ -178,7 +198,7 @@ def copy_file(
     if link is not None and fs.try_link(link, source, target):
         return
     info = fs.stat(source) if info is None else info
-    is_secret = parse_key_index(posixpath.basename(target)) is not None
+    is_secret = is_key_index(posixpath.basename(target))
     fs.copy(source, target, mode=OWNER_WRITES if is_secret else info.mode | OWNER_WRITES)
     fs.set_mtime_ns(target, info.mtime_ns)
     fs.sync_file(target)

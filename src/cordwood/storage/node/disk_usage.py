@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from cordwood.fs.base import FileInfo, Store
-from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file, parse_key_index
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, is_key_index, parse_file
 from cordwood.storage.log.recovery import INDEX_KINDS, Verb
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
@@ -156,5 +156,5 @@ def _below(fs: Store, root: str, folder: str, use: FileUse) -> Iterator[tuple[Fi
             yield FileUse.DIRECTORY, f"{name}/", info
             yield from _below(fs, root, name, use)
         else:
-            is_index = use is FileUse.LEFTOVER and parse_key_index(info.name) is not None
+            is_index = use is FileUse.LEFTOVER and is_key_index(info.name)
             yield FileUse.KEY_INDEX if is_index else use, name, info

@@ -38,7 +38,7 @@ from cordwood.storage.formats.filenames import (
     DirectoryState,
     FileKind,
     index_folder,
-    parse_key_index,
+    is_key_index,
     parsed_directory,
 )
 from cordwood.storage.log.files import why_unreadable
@@ -744,7 +744,7 @@ def _index_bytes(node: Node, place: LocatedPartition, root: str | None, *, asks:
         files = node.fs.list(folder) if node.fs.exists(folder) else ()
     except OSError:
         return 0
-    return sum(info.size_bytes for info in files if parse_key_index(info.name) is not None)
+    return sum(info.size_bytes for info in files if is_key_index(info.name))
 
 
 def _states(

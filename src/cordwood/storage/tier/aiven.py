@@ -36,7 +36,7 @@ from cordwood.fs.base import ReadableFile, Store, TargetStore
 from cordwood.fs.manifest import TIER_FOLDER
 from cordwood.fs.wrapped import WrappedReadableFile
 from cordwood.record.record import write_varint
-from cordwood.storage.formats.filenames import FileKind, topic_fault
+from cordwood.storage.formats.filenames import FileKind, parse_tier_key_index, tier_key_index_name, topic_fault
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.schema import encode_uvarint, read_uvarint
 from cordwood.storage.formats.text import parse_integer, shown
@@ -410,7 +410,12 @@ class AivenLayout(Layout):
     def objects(self) -> Iterator[StoredObjects]:
         for path, partition in self.folders():
             infos = [info for info in self.store.list(path) if info.name != TIER_FOLDER]
-            yield from grouped(infos, path, _OBJECT_NAME, partition)
+            indexes = {info.name: found for info in infos if (found := parse_tier_key_index(info.name)) is not None}
+            yield from grouped((info for info in infos if info.name not in indexes), path, _OBJECT_NAME, partition)
+            for info in infos:
+                if info.name in indexes:
+                    start, segment_id = indexes[info.name]
+                    yield StoredObjects(f"{path}/{info.name}", info.size_bytes, 1, partition, segment_id, start)
 
     @override
     def epochs(self, segment: RemoteSegment) -> Sequence[EpochEntry]:
@@ -451,6 +456,14 @@ class AivenLayout(Layout):
     def object_paths(self, segment: RemoteSegment) -> list[str]:
         check_names(segment)
         return [self._path(segment, ending) for ending in (_LOG, _INDEXES, _MANIFEST)]
+
+    def paths_to_delete(self, segment: RemoteSegment) -> list[str]:
+        """Return the paths of all objects that a segment may have, in the order in which they are to be deleted."""
+        return [self.key_index_path(segment), *reversed(self.object_paths(segment))]
+
+    def key_index_path(self, segment: RemoteSegment) -> str:
+        """Return the path of a segment's key index. Only Cordwood makes such objects, and few segments have one."""
+        return f"{self.folder(segment.topic_id_partition)}/{tier_key_index_name(segment.start_offset, segment.id)}"
 
     def folder(self, partition: TopicIdPartition) -> str:
         """Return the folder with the objects of a partition.

@@ -34,7 +34,7 @@ from cordwood.common.errors import CorruptFileError, KafkaStorageError, RequestE
 from cordwood.common.text import number
 from cordwood.fs.base import PutMode, TargetStore
 from cordwood.fs.manifest import TIER_FOLDER
-from cordwood.storage.formats.filenames import parse_tier_manifest, tier_manifest_name
+from cordwood.storage.formats.filenames import parse_tier_key_index, parse_tier_manifest, tier_manifest_name
 from cordwood.storage.formats.text import shown
 from cordwood.storage.log.files import TIER_MANIFEST_BYTES_MAX
 from cordwood.storage.tier.aiven import AivenLayout
@@ -79,7 +79,11 @@ class FencedError(KafkaStorageError):
 
 
 class Generations:
-    """The manifests of one partition; used by one thread at a time."""
+    """The manifests of one partition; used by one thread at a time.
+
+    Attributes:
+        key_indexed: ids of the segments that had a key index beside their objects at the last sweep.
+    """
 
     def __init__(self, store: TargetStore, layout: AivenLayout, partition: TopicIdPartition) -> None:
         """Find the manifests' folder.
@@ -88,6 +92,7 @@ class Generations:
             store: contains the tier.
             layout: its objects; its root ends with a slash, unless there are objects already.
         """
+        self.key_indexed: set[str] = set()
         self._store = store
         self._partition = partition
         self._objects = layout.folder(partition)
@@ -278,6 +283,9 @@ class Generations:
         """
         objects = self._names(self._objects)
         names = self._names(self._folder)
+        found = (parse_tier_key_index(name) for name in objects)
+        named = {one.segment.id for one in state.segments}
+        self.key_indexed = {one[1] for one in found if one is not None and one[1] in named}
         last = self._last(sorted(one for name in names if (one := parse_tier_manifest(name)) is not None))
         if last != state.generation:
             raise self._fenced(state.writer)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
@@ -36,7 +37,10 @@ from cordwood.storage.formats.filenames import (
     PartitionDirectory,
     offset_name,
     parse_file,
+    parse_key_index,
     parsed_directory,
+    partition_of_key_index,
+    tier_key_index_name,
 )
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA
@@ -51,6 +55,7 @@ from cordwood.storage.tier.configured import ConfiguredTier, LayoutKind
 from cordwood.storage.tier.generations import Generations
 from cordwood.storage.tier.local import FOLDER, Layout, LocalLayout
 from cordwood.storage.tier.manifest import TierState, answers_of, lineage_of
+from cordwood.storage.tier.packed import TierSegment
 from cordwood.storage.tier.remote_log import (
     FAILED_COPIES,
     Answer,
@@ -235,7 +240,7 @@ class _InfoOfIndex(FileInfo):
     @classmethod
     def of(cls, like: FileInfo, read_size: Callable[[], int]) -> _InfoOfIndex:
         """Return the attributes of a file whose size `read_size` returns."""
-        info = cls(like.name, 0, like.mtime_ns, is_directory=False, allocated_bytes=0)
+        info = cls(like.name, 0, like.mtime_ns, is_directory=False, allocated_bytes=0, ctime_ns=like.ctime_ns)
         info._size, info._read_size = None, read_size
         return info
 
@@ -271,8 +276,26 @@ class _RemoteFile:
     @classmethod
     def of(cls, segment: RemoteSegment, kind: FileKind, offset: int, size: int) -> _RemoteFile:
         """Return the file of a kind, named by an offset."""
-        mtime_ns = segment.event_time_ms * 1_000_000
-        return cls(segment, kind, FileInfo(offset_name(offset, kind), size, mtime_ns, False, allocated_bytes=0))
+        return cls(segment, kind, _info_of(segment, kind, offset, size))
+
+
+def infos_of(one: TierSegment) -> dict[FileKind, FileInfo]:
+    """Return the files of a segment as a store shows them, all of it."""
+    segment = one.segment
+    return {kind: _info_of(segment, kind, segment.start_offset, size) for kind, size in one.sizes.items()}
+
+
+def _info_of(segment: RemoteSegment, kind: FileKind, offset: int, size: int) -> FileInfo:
+    digest = hashlib.sha256(segment.id.encode()).digest()
+    return FileInfo(
+        offset_name(offset, kind),
+        size,
+        segment.event_time_ms * 1_000_000,
+        is_directory=False,
+        allocated_bytes=0,
+        # Its objects never change, and its id is never used again.
+        ctime_ns=-1 - (int.from_bytes(digest[:8]) >> 1),
+    )
 
 
 class TierStore(WrappedTargetStore):
@@ -358,6 +381,8 @@ class TierStore(WrappedTargetStore):
         if starts := self._starts_for(path):
             known = read_log_starts(self._store, posixpath.dirname(path))
             return _Content(path, checkpoints.encode({**known, **starts}))
+        if (indexed := self._remote_log_of(path)) is not None:
+            return self._open_key_index(path, indexed)
         file = self._remote(path)
         return super().open(path) if file is None else self._opened(path, file)
 
@@ -514,6 +539,30 @@ class TierStore(WrappedTargetStore):
             return None
         return file
 
+    def _remote_log_of(self, path: str) -> _RemoteFile | None:
+        """Return the `.log` of the remote segment whose key index a file is; None for other files."""
+        if (directory := partition_of_key_index(path)) is None:
+            return None
+        base = parse_key_index(posixpath.basename(path))
+        return None if base is None else self._remote(f"{directory}/{offset_name(base, FileKind.LOG)}")
+
+    def _open_key_index(self, path: str, log: _RemoteFile) -> ReadableFile:
+        """Open the key index of a remote segment: one on the disk that has its id in the name, or that in the tier.
+
+        The one without an id is of a segment that was on the disk. A live log has those that the tier has on its disk.
+        """
+        folder = posixpath.dirname(path)
+        own = f"{folder}/{tier_key_index_name(log.segment.start_offset, log.segment.id)}"
+        with contextlib.suppress(FileNotFoundError):
+            return super().open(own)
+        directory = partition_of_key_index(path)
+        state = None if directory is None or (part := self._parts[directory]) is None else part.state
+        if state is None:
+            return super().open(path)
+        if directory in self._states or log.part is not None or not isinstance(self.layout, AivenLayout):
+            raise FileNotFoundError(errno.ENOENT, "the segment has no key index", own)
+        return self.layout.store.open(self.layout.key_index_path(log.segment))
+
     def _files_of(self, path: str) -> Mapping[str, _RemoteFile]:
         """Return the remote files of a partition's directory by name."""
         if path not in self._files:
@@ -538,6 +587,8 @@ class TierStore(WrappedTargetStore):
         base = segment.start_offset if is_first else answer.first_offset
         is_whole = (base, answer.last_offset) == (segment.start_offset, segment.end_offset)
         log = _RemoteFile.of(segment, FileKind.LOG, base, sizes.get(FileKind.LOG) or segment.size_bytes)
+        if not is_whole:
+            log = replace(log, info=replace(log.info, ctime_ns=0))  # it is a part of the object
         if not is_whole and sizes:
             # Without the object nothing is cut, and its reader gets the error.
             with contextlib.suppress(FileNotFoundError, CorruptFileError):

@@ -334,7 +334,7 @@ def _ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut
     record may have one of the keys; or if reading the whole segment is faster.
     """
     try:
-        with segment.open() as file, SparseIndex(segment, file) as opened:
+        with segment.open() as file, SparseIndex(segment) as opened:
             index = opened.index
             touched = batches_with(index, opened.find(hash_of_keys(keys, index.header.secret)).ordinals)
             ends = np.cumsum(index.lengths, dtype=np.int64)
@@ -344,7 +344,7 @@ def _ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut
             size_bytes = sum(int(ends[run[-1]] - starts[run[0]]) for run in runs)
             if len(runs) > _RANGES_MAX or size_bytes > max(_SHARE_MAX * segment.size_bytes, GAP_BYTES):
                 return None
-            opened.check_batches(touched)
+            opened.check_batches(touched, file)
             return list(_cuts_around(runs, starts, file, index, segment))
     except (OSError, CorruptFileError):
         return None
