@@ -15,6 +15,7 @@ import pytest
 from cordwood.common.errors import LogError
 from cordwood.live.log import FetchIsolation, Log
 from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.index import build
 from tests import knobs
 from tests.live.tiered_nodes import NOW, Node
 
@@ -44,6 +45,7 @@ class Twins:
         limits = {"local.retention.ms": source.choice(["1000", "30000"]), "local.retention.bytes": "-2"}
         self.limits = {**limits, "retention.bytes": source.choice(["-1", "-1", "8000"])}
         self.is_compacted = source.random() < 0.6
+        self.has_indexes = source.random() < 0.7
         if self.is_compacted:
             self.limits |= {
                 "cleanup.policy": "compact",
@@ -65,7 +67,7 @@ class Twins:
             configs=self.limits | {"retention.bytes": "-1"},
         )
         for one in (self.tiered, self.plain):
-            one.manager.startup()
+            one.manager.startup(index=self.has_indexes and one is self.tiered)
 
     @property
     def both(self) -> tuple[Log, Log]:
@@ -97,6 +99,20 @@ class Twins:
         ms = self.source.choice([500, 40_000])
         for one in (self.tiered, self.plain):
             one.step(ms)
+
+    def spoil_indexes(self) -> None:
+        """Cut, remove or exchange some key indexes on the disk and in the tier."""
+        for folder in (self.tiered.log.directory, self.tiered.tiering.root):
+            paths = sorted(Path(folder).rglob("*.keyhashes"))
+            contents = [path.read_bytes() for path in paths]
+            for path in self.source.sample(paths, len(paths) // 3):
+                match self.source.choice(["cut", "remove", "exchange"]):
+                    case "cut":
+                        path.write_bytes(path.read_bytes()[:-1])
+                    case "remove":
+                        path.unlink()
+                    case _:
+                        path.write_bytes(self.source.choice(contents))
 
     def delete_records(self) -> None:
         log = self.tiered.log
@@ -146,14 +162,15 @@ class Twins:
 
 
 @pytest.mark.more
-def test_readers_get_the_same_with_a_tier_and_without(tmp_path: Path) -> None:
-    in_tier = cleaned = 0
+def test_readers_get_the_same_with_a_tier_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "SEGMENT_SHARE", 0)  # segments of this size would have no key index
+    in_tier = cleaned = indexed = 0
     for seed in range(knobs.SEED, knobs.SEED + SCRIPTS):
         source = random.Random(seed)
         (tmp_path / str(seed)).mkdir()
         twins = Twins(tmp_path / str(seed), source)
         steps = [*[twins.append] * 6, *[twins.transaction] * 3, twins.roll, *[twins.step] * 4]
-        steps += [twins.delete_records, twins.restart, twins.lose_the_disk]
+        steps += [twins.delete_records, twins.restart, twins.lose_the_disk, twins.spoil_indexes]
         for number in range(30):
             step = source.choice(steps)
             with contextlib.suppress(LogError) if step == twins.delete_records else contextlib.nullcontext():
@@ -164,7 +181,9 @@ def test_readers_get_the_same_with_a_tier_and_without(tmp_path: Path) -> None:
         twins.compare()
         in_tier += len(twins.tiered.state.segments)
         cleaned += twins.tiered.state.local_floor > 0
+        indexed += any(Path(twins.tiered.tiering.root).rglob("*.keyhashes"))
         twins.close()
         shutil.rmtree(tmp_path / str(seed))
     assert in_tier > SCRIPTS
     assert cleaned > SCRIPTS / 4
+    assert indexed > SCRIPTS / 8

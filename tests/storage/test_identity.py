@@ -152,7 +152,7 @@ def test_a_search_reads_nothing_of_the_same_file_and_a_sample_of_another(tmp_pat
         if is_changed:
             os.utime(segment.path)
         counted = CountedStore(FS, suffix=".log")
-        with counted.open(segment.path) as log, SparseIndex(replace(segment, fs=counted), log):
+        with SparseIndex(replace(segment, fs=counted)):
             read.append(counted.bytes_read)
     assert read[0] == 0 and read[1] >= 64 * 61
 

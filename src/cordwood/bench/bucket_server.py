@@ -26,8 +26,8 @@ from xml.sax.saxutils import escape, unescape
 from cordwood.common.types import override
 
 _LISTED_MAX = 1_000
-#: The path that returns all requests since it was asked last.
-_REQUESTS = "/-/requests"
+#: The paths that return all requests, and the sums of bytes sent and stored, since they were asked last.
+_REQUESTS, _SUMS = "/-/requests", "/-/bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,12 @@ class BucketServer:
             text: str = answer.read().decode()
         return text.splitlines()
 
+    def moved(self) -> tuple[int, int]:
+        """Return the bytes of objects that were sent, and those that were stored, since the last call."""
+        with urllib.request.urlopen(self.address + _SUMS) as answer:
+            sent, stored = answer.read().split()
+        return int(sent), int(stored)
+
 
 @contextlib.contextmanager
 def serving(root: Path) -> Iterator[BucketServer]:
@@ -74,6 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     root: Path
     asked: list[str]
+    sums: list[int]
 
     @override
     def log_message(self, format: str, *args: object) -> None:
@@ -85,6 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == _REQUESTS:
             lines, self.asked[:] = "\n".join(self.asked), []
             self._answer(200, lines.encode())
+            return
+        if url.path == _SUMS:
+            line, self.sums[:] = f"{self.sums[0]} {self.sums[1]}", [0, 0]
+            self._answer(200, line.encode())
             return
         self.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}")
         query = parse_qs(url.query)
@@ -103,6 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Store an object, if the request allows that."""
         self.asked.append(f"{self.command} {self.path}")
         data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.sums[1] += len(data)
         path = self.root / unquote(urlsplit(self.path).path).lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         own = path.parent / f".{secrets.token_hex(8)}"
@@ -144,6 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         self.wfile.flush()
+        self.sums[0] += end - start
         while start < end:
             start += os.sendfile(self.connection.fileno(), file.fileno(), start, end - start)
 
@@ -196,7 +209,7 @@ def _iso(seconds: float) -> str:
 
 def main(root: str) -> None:
     """Serve a folder until the process is ended, and print the port."""
-    handler = type("Handler", (_Handler,), {"root": Path(root), "asked": []})
+    handler = type("Handler", (_Handler,), {"root": Path(root), "asked": [], "sums": [0, 0]})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     print(server.server_address[1], flush=True)

@@ -3,8 +3,11 @@
     open      the state of a live log with 10,000 segments is read, and the log is claimed; the tier has manifests alone
     read      all records from the tier, of large and of small segments, as commands read them and as a live log does
     restore   `fetch --tier`, beside `cp` of the same bytes on the same disk
+    copy      the closed segments of a live log are copied to the tier
+    clean     the cleaner of a live log puts new segments into the tier: half of the log is dirty, without key indexes;
+              or, with them, records die in one segment of a hundred
 
-Requests are counted by the server. Times are by the wall clock, best of several runs.
+Requests and bytes are counted by the server. Times are by the wall clock, best of several runs.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import subprocess
 import time
 import tracemalloc
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +36,7 @@ from cordwood.fs.objects import PART_BYTES
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
+from cordwood.live.scheduler import SteppedScheduler
 from cordwood.live.validation import read_batches
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind
@@ -89,6 +93,9 @@ def measure(folder: Path, size_bytes: int, runs: int) -> list[TierFigure]:
             shutil.rmtree(bucket / "logs")
         _write(folder, bucket, size_bytes, size_bytes // 16)
         found += _restoring(folder, bucket, runs)
+        for measured in (_cleaning, _cleaning_by_index):
+            shutil.rmtree(bucket / "logs")
+            found += measured(folder, server, max(size_bytes // 10, _CLEANED_BYTES_MIN))
     return found
 
 
@@ -225,6 +232,15 @@ def _gets(server: BucketServer) -> int:
     return sum(one.startswith("GET") and "list-type" not in one for one in server.requests())
 
 
+def _forget(server: BucketServer) -> None:
+    server.requests()
+    server.moved()
+
+
+def _puts(server: BucketServer) -> int:
+    return sum(one.startswith("PUT") for one in server.requests())
+
+
 @contextmanager
 def _live(folder: Path) -> Iterator[Log]:
     """Open the log in the tier as a live one, on a new disk."""
@@ -256,3 +272,119 @@ def _restoring(folder: Path, bucket: Path, runs: int) -> Iterator[TierFigure]:
     yield TierFigure(f"restore {size / 1e6:,.0f} MB", fetched, "s")
     yield TierFigure(f"cp of {size / 1e6:,.0f} MB", copied, "s")
     yield TierFigure("restore ÷ cp", fetched / copied, "", 6)
+
+
+# ---- copies and cleans -----------------------------------------------------------------------------------------------
+
+_VALUE_BYTES = 1000
+_RECORD_BYTES = _VALUE_BYTES + 20
+_BATCH_RECORDS = 50
+_CLEANED_BYTES_MIN = 20_000_000
+_CLEANED_SEGMENTS = 100
+_VALUE = "0" * _VALUE_BYTES
+
+
+class _Compacted:
+    """A live compacted log with a tier, whose tasks run when they are told to."""
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        self.now_ms = 1_800_000_000_000
+        self.scheduler = SteppedScheduler(lambda: self.now_ms)
+        wanted = {
+            "remote.storage.enable": "true",
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0",
+            "local.retention.bytes": "1",
+            "internal.segment.bytes": str(segment_bytes),
+        }
+        folder.mkdir()
+        configs = overrides([f"{_PARTITION.topic}:{key}={value}" for key, value in wanted.items()])
+        self.manager = LogManager(
+            _FS, [str(folder)], configs, clock=lambda: self.now_ms, scheduler=self.scheduler, tier=_URL
+        )
+
+    @property
+    def log(self) -> Log:
+        return self.manager.get_or_create_log(TopicPartition(_PARTITION.topic, _PARTITION.partition))
+
+    @property
+    def segments(self) -> dict[str, int]:
+        """Ids of the segments in the tier, with the sizes of their `.log`."""
+        remote = self.log.remote
+        assert remote is not None, "it is open in the tier"
+        return {one.segment.id: one.segment.size_bytes for one in remote.state.segments}
+
+    def append(self, keys: Sequence[int]) -> int:
+        """Append records with these keys, and copy them to the tier; return the bytes that were appended."""
+        before = self.log.size_bytes
+        for at in range(0, len(keys), _BATCH_RECORDS):
+            self.log.append({f"{key:09d}": _VALUE for key in keys[at : at + _BATCH_RECORDS]}, timestamp_ms=self.now_ms)
+        appended = self.log.size_bytes - before
+        self.log.roll()
+        self.log.flush()
+        tiering = self.manager.tiering
+        assert tiering is not None, "it was given a tier"
+        tiering.run()
+        self.manager.cleanup_logs()
+        return appended
+
+    def clean(self) -> None:
+        """Run the cleaner."""
+        self.now_ms += 60_000
+        self.scheduler.run_due()
+
+
+@contextmanager
+def _compacted(folder: Path, segment_bytes: int, *, index: bool) -> Iterator[_Compacted]:
+    live = folder / "live"
+    one = _Compacted(live, segment_bytes)
+    one.manager.startup(index=index)
+    try:
+        yield one
+    finally:
+        one.manager.shutdown()
+        shutil.rmtree(live)
+
+
+def _cleaning(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[TierFigure]:
+    """Measure copies, and a clean: half of the log is dirty, and still on the disk; half of the other half dies."""
+    count, segment_bytes = size_bytes // _RECORD_BYTES // 2, size_bytes // 32
+    with _compacted(folder, segment_bytes, index=False) as log:
+        log.append([-1])  # opens the log in the tier
+        _forget(server)
+        appended = log.append(range(count))
+        segments, large = len(log.segments) - 1, segment_bytes >= _MIB
+        yield TierFigure("copy a segment, beside the commit", (_puts(server) - 1) / segments, "puts", 3)
+        uploads = server.moved()[1] / appended
+        yield TierFigure("uploads ÷ appended bytes", uploads, "", 1.01 if large else None)
+        log.clean()
+        dirty = log.append([*range(0, count, 2), *range(count, count + count // 2)])
+        ratio, before = dirty / (dirty + appended), log.segments
+        _forget(server)
+        log.clean()
+        outputs, puts, (read, written) = log.segments.keys() - before.keys(), _puts(server), server.moved()
+        name = f"clean {(appended + dirty) / 1e6:,.0f} MB, of which {ratio:.0%} is dirty"
+        yield TierFigure(f"{name}: requests per output, beside reads", (puts - 1) / len(outputs), "puts", 4)
+        yield TierFigure(f"{name}: read from the tier per dirty byte", read / dirty, "", 2 / ratio)
+        yield TierFigure(f"{name}: written to it per dirty byte", written / dirty, "", 1 / ratio)
+
+
+def _cleaning_by_index(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[TierFigure]:
+    """Measure a clean by which records die in one segment of a hundred."""
+    count, segment_bytes = size_bytes // _RECORD_BYTES, size_bytes // _CLEANED_SEGMENTS
+    with _compacted(folder, segment_bytes, index=True) as log:
+        log.append(range(count))
+        log.clean()
+        middle = count // 2
+        log.append([*range(middle, middle + 5), *range(count, count + segment_bytes // _RECORD_BYTES // 2)])
+        before = log.segments
+        _forget(server)
+        log.clean()
+        touched, outputs = before.keys() - log.segments.keys(), log.segments.keys() - before.keys()
+        moved = sum(server.moved()) / sum(before.values())
+        requests = server.requests()
+        name = f"clean {sum(before.values()) / 1e6:,.0f} MB with key indexes, {len(touched)} of {len(before)} segments"
+        yield TierFigure(f"{name}: share of the log moved", 100 * moved, "%", 3 * len(touched))
+        puts = sum(one.startswith("PUT") and any(each in one for each in outputs) for one in requests)
+        yield TierFigure(f"{name}: requests per output, beside reads", puts / len(outputs), "puts", 4)
+        yield TierFigure(f"{name}: all requests", len(requests), "requests")
