@@ -89,7 +89,7 @@ def view_html(
     price: Sequence[str] = (),
     brokers: Sequence[str] = (),
 ) -> str:
-    """Return the pages of one broker's directories as the text of one HTML file, which needs no network.
+    """Return the pages of the directories of one or more brokers as the text of one HTML file, which needs no network.
 
     The directories are only read; a broker may be running.
 
@@ -120,7 +120,7 @@ def view_html(
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        RequestError: a path is a file; or the directories belong to different brokers.
+        RequestError: a path is a file; or the directories belong to different clusters.
         ConfigError: Kafka would not accept a config.
     """
 

@@ -91,8 +91,11 @@ def test_help_of_a_command_shows_its_options_in_groups() -> None:
         "Only with --output:",
         "Key indexes:",
         "Only with --in-place:",
+        "Only with --in-tier:",
         "Which partitions, with which configs:",
+        "Tiered topics:",
         "How partitions are cleaned:",
+        "Several brokers:",
         "How it runs:",
     ]
 

@@ -1,4 +1,4 @@
-"""`cordwood view`: show the pages of a broker's directories, in a browser or as one file."""
+"""`cordwood view`: show the pages of the directories of one or more brokers, in a browser or as one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordwood.cli import PYTHON_GC_THRESHOLD
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
-from cordwood.cli.options import Directories, check_output, with_options, write_output
+from cordwood.cli.options import ClusterDirectories, check_output, with_options, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.options import WhyOptions
@@ -33,7 +33,7 @@ _LINES_BYTES_MAX = 16 << 20
 
 @with_options
 def view(
-    directories: Directories,
+    directories: ClusterDirectories = None,
     *,
     options: WhyOptions,
     output: Annotated[
@@ -51,12 +51,12 @@ def view(
         bool, typer.Option("--no-browser", help="Do not open a browser; one is opened where there is a desktop.")
     ] = False,
 ) -> int:
-    """Show disks, topics, removable data and its causes, damage, consumer groups and transactions as pages.
+    """Show brokers, disks, topics, removable data and its causes, damage, consumer groups and transactions as pages.
 
     In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
     running. The pages show the progress of the first scan; loading a page again scans the directories again.
     """
-    paths = [named(directory) for directory in directories]
+    paths = [named(directory) for directory in directories or ()]
     if output is not None:
         check_output(output, "the pages")
     if output is not None:

@@ -17,6 +17,7 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.cluster_metadata import Broker, ClusterMetadata, PartitionReplicas, Topic
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
+from cordwood.storage.node.listing import replication_state
 from cordwood.storage.node.node import metadata_log, read_metadata
 
 #: A config is secret if its name contains one of these; its value is replaced by `HIDDEN`.
@@ -272,14 +273,7 @@ def _replicas(topic: Topic) -> str:
 
 
 def _state(partition: PartitionReplicas) -> str:
-    """Return the problems of a partition, and whether it is being moved."""
-    missing = set(partition.replicas) - set(partition.isr)
-    words = ["no leader"] if partition.leader < 0 else []
-    eligible = partition.eligible_leader_replicas
-    words += [f"{_ids(eligible)} eligible"] if eligible else []
-    words += [f"{_ids(tuple(sorted(missing)))} not in sync"] if missing else []
-    moving = partition.adding_replicas or partition.removing_replicas
-    return ", ".join([*words, *(["being moved"] if moving else [])]) or "-"
+    return ", ".join(replication_state(partition)) or "-"
 
 
 def _short(topic: Topic) -> str:

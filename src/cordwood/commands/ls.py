@@ -54,6 +54,7 @@ from cordwood.storage.node.listing import (
     list_replicas,
     partition_count,
     policy_of,
+    sum_topics,
 )
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.node.start import Effect
@@ -199,15 +200,11 @@ def _summed(
     """Return the listing of partitions with all sums."""
     if not cluster.is_one_broker:
         found.sort(key=_by_name)  # stable, so that replicas are in the order of the brokers
-    by_topic: dict[str, list[PartitionListing]] = {}
-    for partition in found:
-        if partition.topic_partition is not None:
-            by_topic.setdefault(partition.topic_partition.topic, []).append(partition)
     partitions = tuple(sorted(found, key=order))
     return replace(
         head,
         partitions=partitions,
-        topics=tuple(sorted(itertools.starmap(TopicListing.of, by_topic.items()), key=order)),
+        topics=tuple(sorted(sum_topics(found), key=order)),
         brokers=tuple(BrokerListing.of(node, found) for node in cluster.nodes),
         by_partition=list_replicas(cluster, partitions),
     )
@@ -367,6 +364,7 @@ _REPLICAS_COLUMNS: Sequence[tuple[Column, Callable[[ReplicasListing], str]]] = (
     (Column("LEADER", right=True), lambda one: "-" if one.leader is None else str(one.leader)),
     (Column(_REPLICAS), lambda one: "-" if one.assigned is None else ",".join(map(str, one.assigned))),
     (Column("HERE"), lambda one: ",".join(printable(name) or "-" for name in one.brokers)),
+    (Column("STATE"), lambda one: printable(", ".join(one.state)) or "-"),
     (Column("SEGMENTS", right=True), _spread(lambda one: one.segment_count)),
     (Column("BYTES", right=True), _spread(lambda one: one.size_bytes, bytes_text)),
     (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
@@ -721,6 +719,9 @@ def _replicas(partition: ReplicasListing) -> dict[str, Any]:
         "leader": partition.leader,
         "assigned": None if partition.assigned is None else list(partition.assigned),
         "brokers": list(partition.brokers),
+        "in_sync": None if partition.known is None else list(partition.known.isr),
+        "eligible": None if partition.known is None else list(partition.known.eligible_leader_replicas),
+        "missing": list(partition.missing),
         "segments": spread(lambda one: one.segment_count),
         "size_bytes": spread(lambda one: one.size_bytes),
         "disk_bytes": partition.disk_bytes,

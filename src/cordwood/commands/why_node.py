@@ -129,7 +129,7 @@ def why_cluster(
                 on_progress(done, len(selected))
     if not cluster.is_one_broker:
         found = _with_replicas(cluster, found)
-    ranked = sorted(found, key=_could_lose_most)
+    ranked = sorted(found, key=could_lose_most)
     return WhyResult(now_ms, tuple(ranked), tuple(shared.not_counted), cluster.brokers)
 
 
@@ -162,7 +162,7 @@ def why_of(
     cluster = Cluster.of(node)
     shared = _Shared(options, now_ms, Outlooks(cluster, now_ms), root)
     found = [one for one in _explained(node, places, planner, shared) if one is not None]
-    return WhyResult(now_ms, tuple(sorted(found, key=_could_lose_most)), tuple(shared.not_counted), cluster.brokers)
+    return WhyResult(now_ms, tuple(sorted(found, key=could_lose_most)), tuple(shared.not_counted), cluster.brokers)
 
 
 def _explained(
@@ -202,7 +202,7 @@ def _portions(
     )
 
 
-def _could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
+def could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
     """Sort key: the partition with the most removable data first, on its disk and in its tier."""
     remote = 0 if partition.tier is None else partition.tier.could_lose_bytes
     replicas = partition.all_replicas

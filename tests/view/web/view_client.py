@@ -59,10 +59,10 @@ class Client:
         finally:
             connection.close()
 
-    def done(self) -> Any:
-        """The JSON of the node once all is known."""
+    def done(self, page: str = "node") -> Any:
+        """The JSON of the node, or of the cluster, once all is known."""
         until = time.monotonic() + 120
-        while (found := self.get("/node.json").document)["step"] is not None:
+        while (found := self.get(f"/{page}.json").document)["step"] is not None:
             assert time.monotonic() < until, found
             time.sleep(0.02)
         return found

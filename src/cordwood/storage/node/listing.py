@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -31,6 +31,7 @@ from cordwood.common.threads import in_portions
 from cordwood.common.types import NONE, Codec, TopicPartition
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, is_control
 from cordwood.record.columns import BatchWindow, decode
+from cordwood.storage.formats.cluster_metadata import PartitionReplicas
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     LOCK,
@@ -421,15 +422,31 @@ class ReplicasListing:
     """A partition and its replicas in the directories of one or more brokers.
 
     Attributes:
-        leader: node.id of the leader by the metadata; None if it is unknown or there is none.
-        assigned: node.ids of all replicas by the metadata; None if unknown.
+        known: its leader and replicas by the metadata; None if unknown.
         replicas: the replicas here; directories that are future, stray or to be deleted are left out.
+        missing: names of brokers whose directories lack the replica that the metadata assigns to them.
     """
 
     topic_partition: TopicPartition
-    leader: int | None
-    assigned: tuple[int, ...] | None
+    known: PartitionReplicas | None
     replicas: tuple[PartitionListing, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def leader(self) -> int | None:
+        """The leader's node.id by the metadata; None if it is unknown or there is none."""
+        return None if self.known is None or self.known.leader == NONE else self.known.leader
+
+    @property
+    def assigned(self) -> tuple[int, ...] | None:
+        """The node.ids of all replicas by the metadata; None if unknown."""
+        return None if self.known is None else self.known.replicas
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """What is not well, in words: by the metadata, and replicas that are missing in their broker's directories."""
+        words = () if self.known is None else replication_state(self.known)
+        return (*words, *([f"missing on {','.join(self.missing)}"] if self.missing else []))
 
     @property
     def brokers(self) -> tuple[str, ...]:
@@ -445,6 +462,19 @@ class ReplicasListing:
         """Return the lowest and the highest value of the replicas."""
         values = [of(one) for one in self.replicas]
         return min(values), max(values)
+
+
+def replication_state(known: PartitionReplicas) -> tuple[str, ...]:
+    """Describe what is not well with a partition by the metadata, and whether it is being moved."""
+
+    def ids(numbers: Iterable[int]) -> str:
+        return ",".join(map(str, numbers))
+
+    words = ["no leader"] if known.leader < 0 else []
+    words += [f"{ids(known.eligible_leader_replicas)} eligible"] if known.eligible_leader_replicas else []
+    missing = {*known.replicas} - {*known.isr, *known.eligible_leader_replicas}
+    words += [f"{ids(sorted(missing))} not in sync"] if missing else []
+    return (*words, *(["being moved"] if known.adding_replicas or known.removing_replicas else []))
 
 
 def _sum_if_known(values: Sequence[_Number | None]) -> _Number | None:
@@ -526,12 +556,24 @@ def list_replicas(cluster: Cluster, partitions: Sequence[PartitionListing]) -> t
         name = parsed_directory(one.path)
         if one.topic_partition is not None and name is not None and name.state is DirectoryState.CURRENT:
             found.setdefault(one.topic_partition, []).append(one)
+    names = {node.node_id: node.name for node in cluster.nodes}
     listed = []
     for partition, replicas in found.items():
         known = cluster.assignment(partition)
-        leader = None if known is None or known.leader == NONE else known.leader
-        listed.append(ReplicasListing(partition, leader, None if known is None else known.replicas, tuple(replicas)))
+        here = {one.broker for one in replicas}
+        wanted = [names[one] for one in (() if known is None else known.replicas) if one in names]
+        missing = tuple(name for name in wanted if name not in here)
+        listed.append(ReplicasListing(partition, known, tuple(replicas), missing))
     return tuple(listed)
+
+
+def sum_topics(partitions: Iterable[PartitionListing]) -> list[TopicListing]:
+    """Sum up the partitions of each topic, in their order."""
+    by_topic: dict[str, list[PartitionListing]] = {}
+    for one in partitions:
+        if one.topic_partition is not None:
+            by_topic.setdefault(one.topic_partition.topic, []).append(one)
+    return list(itertools.starmap(TopicListing.of, by_topic.items()))
 
 
 def list_partitions(

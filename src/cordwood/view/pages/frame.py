@@ -24,11 +24,11 @@ from cordwood.view.pages.markup import Content, Markup, document, join, raw, tag
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Addresses of the pages of a server, or of the parts of one file, which has a part per partition at most.
+    """Addresses of the pages of a server, or of the parts of one file, which has parts of some pages only.
 
     Attributes:
         pages: names and addresses for the head of each page, the start page first.
-        anchors: for a file, its parts by partition directory; None for a server.
+        anchors: for a file, its parts by the address of the page on a server; None for a server.
     """
 
     pages: Sequence[tuple[str, str]] = ()
@@ -38,12 +38,13 @@ class Links:
         """Return the address of a page, or None if the file does not contain it."""
         if self.anchors is None:
             return address(page, query)
-        anchor = self.anchors.get(str(query.get("path"))) if page == "partition" else None
+        anchor = self.anchors.get(address(page, query))
         return None if anchor is None else f"#{anchor}"
 
     def to_rows(self, page: str, wanted: Wanted, number: int, /, **query: str) -> str | None:
         """Return the address of one page of a table, searched and sorted as wanted; see `to`."""
-        given = {"search": wanted.search, "sort": wanted.sort, "page": "" if number == 1 else str(number)}
+        at = "" if number == 1 else str(number)
+        given = {"search": wanted.search, "broker": wanted.broker, "sort": wanted.sort, "page": at}
         return self.to(page, **query, **{name: value for name, value in given.items() if value})
 
     def document(self, page: str, query: Mapping[str, str | int]) -> str | None:
@@ -210,16 +211,19 @@ class Wanted:
     Attributes:
         search: text that names must contain; case does not matter.
         page: page number, from 1.
+        broker: only rows of the broker with this name; empty: of all.
     """
 
     search: str = ""
     sort: str = ""
     page: int = 1
+    broker: str = ""
 
     @property
     def query(self) -> dict[str, str | int]:
         """The same as values of a URL query."""
-        return {"search": self.search, "sort": self.sort, "page": self.page}
+        broker = {"broker": self.broker} if self.broker else {}
+        return {"search": self.search, "sort": self.sort, "page": self.page, **broker}
 
     def matching(self, values: Iterable[_T], name: Callable[[_T], str]) -> list[_T]:
         """Return the values whose names match."""
@@ -232,28 +236,36 @@ class Wanted:
 
 
 def search_form(
-    wanted: Wanted, orders: Sequence[str], action: str, more: Mapping[str, str] = MappingProxyType({})
+    wanted: Wanted,
+    orders: Sequence[str],
+    action: str,
+    more: Mapping[str, str] = MappingProxyType({}),
+    *,
+    brokers: Sequence[str] = (),
 ) -> Content:
     """Make a form that searches and sorts.
 
     Args:
         orders: sort orders, the default first; empty: the table cannot be sorted.
         more: further values of the query.
+        brokers: names of brokers to choose from; empty: no choice.
     """
     return tag(
         "form",
         [tag("input", type="hidden", name=name, value=value) for name, value in more.items()],
         tag("label", "Name contains ", tag("input", type="search", name="search", value=wanted.search)),
-        _sorting(orders, wanted.sort or orders[0]) if orders else None,
+        _choice("Broker ", "broker", {"": "all", **{one: one for one in brokers}}, wanted.broker) if brokers else None,
+        _choice("Sorted by ", "sort", {one: one for one in orders}, wanted.sort or orders[0]) if orders else None,
         tag("button", "Show"),
         action=action,
         role="search",
     )
 
 
-def _sorting(orders: Sequence[str], chosen: str) -> Content:
-    options = [tag("option", one, value=one, selected=one == chosen) for one in orders]
-    return tag("label", "Sorted by ", tag("select", options, name="sort"))
+def _choice(label: str, name: str, choices: Mapping[str, str], chosen: str) -> Content:
+    """Make a choice among values, shown by their words."""
+    options = [tag("option", words, value=value, selected=value == chosen) for value, words in choices.items()]
+    return tag("label", label, tag("select", options, name=name))
 
 
 def page_links(total: int, wanted: Wanted, link: Callable[[int], str | None]) -> Content:

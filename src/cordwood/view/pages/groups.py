@@ -10,6 +10,7 @@ from cordwood.commands.groups import GROUP_COLUMNS, MEMBER_COLUMNS, OFFSET_COLUM
 from cordwood.common.text import cells_of, number, printable
 from cordwood.common.types import TopicPartition
 from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing
+from cordwood.storage.node.listing import Role
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.pages.drawing import Bar, bars, both
 from cordwood.view.pages.frame import (
@@ -243,9 +244,13 @@ def _pending(group: Group) -> Content:
 
 
 def partition_paths(look: NodeLook) -> Mapping[TopicPartition, str]:
-    """Return the directories of the partitions that the scan has found."""
+    """Return the directories of the found partitions; of several replicas the leader's, or the first."""
     found = () if look.listing is None else look.listing.partitions
-    return {one.topic_partition: one.path for one in found if one.topic_partition is not None}
+    paths: dict[TopicPartition, str] = {}
+    for one in found:
+        if one.topic_partition is not None and (one.topic_partition not in paths or one.role is Role.LEADER):
+            paths[one.topic_partition] = one.path
+    return paths
 
 
 def partition_link(words: str, partition: TopicPartition, paths: Mapping[TopicPartition, str], links: Links) -> Content:

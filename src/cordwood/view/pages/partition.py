@@ -29,10 +29,21 @@ from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import ContentSource
 from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans
-from cordwood.storage.node.listing import SegmentListing, State
+from cordwood.storage.node.listing import PartitionListing, SegmentListing, State
 from cordwood.storage.node.transactions import OpenTransaction
 from cordwood.view.pages.drawing import both
-from cordwood.view.pages.frame import Links, cut, facts, figures, link_or_text, page, paragraph, section, table
+from cordwood.view.pages.frame import (
+    Links,
+    cut,
+    facts,
+    figures,
+    link_or_text,
+    linked_names,
+    page,
+    paragraph,
+    section,
+    table,
+)
 from cordwood.view.pages.log_drawing import DrawnLog, DrawnSegment, Mark, draw_log, draw_whole, legend
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.partition_look import PartitionLook
@@ -89,16 +100,22 @@ def document(look: PartitionLook) -> dict[str, Any]:
     }
 
 
-def partition_page(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Links) -> str:
+def partition_page(
+    look: PartitionLook,
+    transactions: Sequence[OpenTransaction],
+    links: Links,
+    replicas: Sequence[PartitionListing] = (),
+) -> str:
     """Make the page.
 
     Args:
         transactions: known open transactions of this partition.
+        replicas: all replicas of this partition in the directories of several brokers.
     """
     return page(
         look.listing.name,
         links,
-        body(look, transactions, links, "log"),
+        body(look, transactions, links, "log", replicas),
         document_link=links.document("partition", {"path": look.path}),
     )
 
@@ -109,6 +126,19 @@ def _states(states: Sequence[State]) -> Content:
         return None
     is_wrong = not _EXPECTED.issuperset(states)
     return paragraph(f"State: {', '.join(states)}", class_="wrong" if is_wrong else "quiet")
+
+
+def _replicas(path: str, replicas: Sequence[PartitionListing], links: Links) -> Content:
+    """Name the broker of this replica, with links to the others; None for a partition of a single broker."""
+    if not any(one.path == path and one.broker for one in replicas) or len({one.broker for one in replicas}) < 2:
+        return None
+
+    def words(one: PartitionListing) -> str:
+        return printable(f"broker {one.broker}" + (f" ({one.role})" if one.role else ""))
+
+    (own,) = [one for one in replicas if one.path == path]
+    others = [(words(one), links.to("partition", path=one.path)) for one in replicas if one is not own]
+    return paragraph(f"The replica of {words(own)}; others: ", linked_names(others, len(others)))
 
 
 def under_way_page(path: str, links: Links) -> str:
@@ -123,12 +153,19 @@ def gone_page(path: str, why: str, links: Links) -> str:
     return page("Not here", links, tag("h1", printable(path.rpartition("/")[2])), paragraph(printable(why)))
 
 
-def body(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Links, name: str) -> Content:
+def body(
+    look: PartitionLook,
+    transactions: Sequence[OpenTransaction],
+    links: Links,
+    name: str,
+    replicas: Sequence[PartitionListing] = (),
+) -> Content:
     """Return the page's content; `name` distinguishes its drawings from others."""
     listing = look.listing
     return [
         tag("h1", printable(listing.name), id=name),
         paragraph(printable(look.path), f", as of {utc(look.began_ms)}", class_="quiet"),
+        _replicas(look.path, replicas, links),
         _states(listing.states),
         _figures(look),
         section("The log", _log(look, links, name)),

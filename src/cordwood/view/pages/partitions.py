@@ -41,11 +41,13 @@ def _body(look: NodeLook, wanted: Wanted, links: Links) -> Content:
     found = _found(look, wanted)
     shown = wanted.cut(found)
     total = 0 if look.listing is None else len(look.listing.partitions)
-    which = f"{len(found):,} of {number(total, 'partition')}" if wanted.search else number(total, "partition")
+    noun = "replica" if len(look.brokers) > 1 else "partition"
+    is_narrowed = wanted.search or wanted.broker
+    which = f"{len(found):,} of {number(total, noun)}" if is_narrowed else number(total, noun)
     return [
         tag("h1", "Partitions"),
         progress(look),
-        search_form(wanted, [*ORDERS, _COULD_GO], "/partitions"),
+        search_form(wanted, [*ORDERS, _COULD_GO], "/partitions", brokers=look.brokers if len(look.brokers) > 1 else ()),
         _table(look, shown, which, links) if shown else paragraph("No partition matches.", role="status"),
         page_links(len(found), wanted, lambda at: links.to_rows("partitions", wanted, at)),
     ]
@@ -76,13 +78,14 @@ def _table(look: NodeLook, partitions: Sequence[PartitionListing], caption: str,
 
 
 def _why_by_path(look: NodeLook) -> dict[str, WhyPartition]:
-    return {} if look.why is None else {one.path: one for one in look.why.partitions}
+    return {one.path: one for one in look.replicas}
 
 
 def _found(look: NodeLook, wanted: Wanted) -> Sequence[PartitionListing]:
     if look.listing is None:
         return ()
-    found = wanted.matching(look.listing.partitions, lambda partition: partition.name)
+    listed = [one for one in look.listing.partitions if wanted.broker in ("", one.broker)]
+    found = wanted.matching(listed, lambda partition: partition.name)
     if wanted.sort in ORDERS:
         found.sort(key=ORDERS[wanted.sort])
     elif wanted.sort == _COULD_GO:

@@ -414,7 +414,8 @@ def style_sheet(_: Request) -> Answer:
 def wanted(request: Request) -> Wanted:
     """Read the requested rows and order of a table from the query."""
     at = number(request, "page", _PAGES_MAX) or 1
-    return Wanted(request.query.get("search", ""), request.query.get("sort", ""), at)
+    query = request.query
+    return Wanted(query.get("search", ""), query.get("sort", ""), at, query.get("broker", ""))
 
 
 def number(request: Request, name: str, most: int) -> int | None:

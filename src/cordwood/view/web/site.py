@@ -1,6 +1,7 @@
 """The pages of `view` by their paths, each with its JSON.
 
-/               the node                                     /node.json
+/               the node, or the cluster                     /node.json, /cluster.json
+/node           of a cluster one broker, by ?broker=         /node.json
 /partitions     the list of partitions                       /partitions.json
 /partition      one of them, by ?path=                       /partition.json
 /batches        its batches from ?offset= on                 /batches.json    as `dump --batches --json` prints them
@@ -34,9 +35,9 @@ from cordwood.fs.base import Store
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
 from cordwood.view.node_look import NodeLook, Step, before_look, look_at_node, why_failed
-from cordwood.view.pages import groups, partition, records
+from cordwood.view.pages import groups, node, partition, records
 from cordwood.view.pages.frame import Links, address
-from cordwood.view.pages.report import NODE_PAGES, NodePage
+from cordwood.view.pages.report import NodePage, pages_of
 from cordwood.view.pages.under_way import has_come_to
 from cordwood.view.partition_look import (
     batches_from,
@@ -81,7 +82,7 @@ class DumpLines(Protocol):
 
 
 class Site:
-    """The pages of one node."""
+    """The pages of one node, or of a cluster of several brokers."""
 
     def __init__(
         self, latest: Callable[[], NodeLook], options: WhyOptions, dump_lines: DumpLines, *, fs: Store | None = None
@@ -95,14 +96,17 @@ class Site:
         self._options = options
         self._dump_lines = dump_lines
         self._fs = fs
-        self._links = Links([(one.title, f"/{one.path}") for one in NODE_PAGES])
+        self._pages = pages_of(latest())
+        self._is_cluster = len(latest().brokers) > 1
+        self._links = Links([(one.title, f"/{one.path}") for one in self._pages])
         self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(path), fs=fs))
 
     def routes(self) -> Mapping[str, Route]:
         """Return the routes by path."""
         return {
-            **{f"/{one.path}": self._page(one) for one in NODE_PAGES},
-            **{f"/{one.path or 'node'}.json": self._page_json(one) for one in NODE_PAGES},
+            **({"/node": self._node, "/node.json": self._node_json} if self._is_cluster else {}),
+            **{f"/{one.path}": self._page(one) for one in self._pages},
+            **{f"/{one.name}.json": self._page_json(one) for one in self._pages},
             "/group": self._group,
             "/group.json": self._group_json,
             "/style.css": style_sheet,
@@ -133,6 +137,23 @@ class Site:
             return _missing(look, page.step) if document is None else json_document(document)
 
         return answer
+
+    def _broker(self, request: Request) -> NodeLook | None:
+        """Return the scan of the requested broker; None if no broker has this name."""
+        look, name = self._latest(), request.query.get("broker", "")
+        return look.of_broker(name) if name in look.brokers else None
+
+    def _node(self, request: Request) -> Answer:
+        look = self._broker(request)
+        if look is None:
+            return html(node.no_broker_page(request.query.get("broker", ""), self._links), _NOT_FOUND)
+        return html(node.node_page(look, wanted(request), self._links))
+
+    def _node_json(self, request: Request) -> Answer:
+        look = self._broker(request)
+        if look is None:
+            return Answer(_NOT_FOUND, b"There is no broker of this name.\n")
+        return json_document(node.document(look, wanted(request)))
 
     def _group(self, request: Request) -> Answer:
         look, group_id = self._latest(), request.query.get("id", "")
@@ -182,8 +203,8 @@ class Site:
         look = self._looks.of(path)
         if look is None:
             return html(partition.under_way_page(path, self._links))
-        transactions = self._latest().open_in(look.listing.topic_partition)
-        return html(partition.partition_page(look, transactions, self._links))
+        latest, name = self._latest(), look.listing.topic_partition
+        return html(partition.partition_page(look, latest.open_in(name), self._links, latest.replicas_of(name)))
 
     def _partition_json(self, path: str, _: Request) -> Answer:
         look = self._looks.of(path)
