@@ -682,6 +682,7 @@ class EraseCheckOptions:
         ),
     ] = "utf8"
     now_ms: Annotated[int | None, NOW] = None
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
