@@ -339,7 +339,7 @@ def _ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut
     record may have one of the keys; or if reading the whole segment is faster.
     """
     try:
-        with segment.open() as file, SparseIndex(segment) as opened:
+        with segment.open() as file, SparseIndex(segment, file) as opened:
             index = opened.index
             touched = batches_with(index, opened.find(hash_of_keys(keys, index.header.secret)).ordinals)
             ends = np.cumsum(index.lengths, dtype=np.int64)
