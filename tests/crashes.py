@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from cordwood.testing.memory import MemoryFileSystem, every_cut
 from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests import knobs
-from tests.fs.trees import tree
+from tests.fs.trees import Tree, tree
 
 PROPERTY = "power cuts"
 #: Largest number of unsynced changes for which every subset is tried.
@@ -76,9 +77,92 @@ class Cuts:
         record_property(PROPERTY, [what, self.states, self.different])
 
 
+@dataclass
+class CutsDuring:
+    """Checks the states that power cuts during an act can leave, each distinct state once; the act runs only once.
+
+    Attributes:
+        look: called with each state.
+        sampled: states per cut, besides all and nothing kept, where there are too many subsets of unsynced changes.
+        subsets_max: maximum number of unsynced changes for which all subsets are checked.
+        every: distance in operations between two cuts.
+        seed: seed of the samples.
+    """
+
+    look: Callable[[MemoryFileSystem], None]
+    sampled: int
+    subsets_max: int
+    every: int = 1
+    seed: int = 1
+    states: int = 0
+    different: int = 0
+    operations: int = 0
+    _seen: set[State] = field(default_factory=set)
+    _failed: BaseException | None = None
+
+    def during(self, act: Callable[[MemoryFileSystem], object], start: MemoryFileSystem) -> None:
+        """Look at all that power cuts can leave; the last is when all is done."""
+        fs = durable(start)
+        source = random.Random(self.seed)
+        fs.operations = Heard(lambda _: self._cut(fs, source))
+        with contextlib.suppress(_Failed):
+            act(fs)
+            self._cut(fs, source, last=True)
+        if self._failed is not None:
+            raise self._failed
+
+    def _cut(self, fs: MemoryFileSystem, source: random.Random, *, last: bool = False) -> None:
+        if self._failed is not None:
+            raise _Failed
+        self.operations += 1
+        if self.operations % self.every and not last:
+            return
+        if len(fs.pending) <= self.subsets_max:
+            left = fs.crashes()
+        else:
+            some = (fs.crash(at_random(source)) for _ in range(self.sampled))
+            left = itertools.chain((fs.crash(keep_all), fs.crash(lose_all)), some)
+        for after in left:
+            self.states += 1
+            state = names_of(after)
+            if state not in self._seen:
+                self._seen.add(state)
+                self.different += 1
+                self._look(after, fs)
+
+    def _look(self, after: MemoryFileSystem, fs: MemoryFileSystem) -> None:
+        try:
+            self.look(after)
+        except BaseException as error:
+            error.add_note(f"after: {' · '.join(fs.operations[-3:])}")
+            self._failed = error
+            raise _Failed from error
+
+
+class _Failed(BaseException):
+    """A check failed. No handler of the clean may catch it as a failure of its own."""
+
+
+class Heard(list[str]):
+    """Operations; each is announced before it is done."""
+
+    def __init__(self, before: Callable[[str], None]) -> None:
+        """`before` is called with each operation."""
+        self._before = before
+
+    def append(self, text: str) -> None:
+        self._before(text)
+        super().append(text)
+
+
 def names_of(fs: MemoryFileSystem) -> State:
-    """All files as a value: paths, and a number for each file's contents."""
-    return frozenset((path, hash(data)) for path, data in tree(fs).items())
+    """All files as a value; see `names_of_tree`."""
+    return names_of_tree(tree(fs))
+
+
+def names_of_tree(files: Tree) -> State:
+    """Files as a value: paths, and a number for each file's contents."""
+    return frozenset((path, hash(data)) for path, data in files.items())
 
 
 def durable(fs: MemoryFileSystem) -> MemoryFileSystem:

@@ -202,7 +202,6 @@ def erase_check(
     values: bool = False,
     key_as: str = "utf8",
     now_ms: int | None = None,
-    brokers: Sequence[str] = (),
 ) -> ErasureResult:
     """Look for traces of keys in all files of some directories, and list the steps that remain.
 
@@ -210,7 +209,7 @@ def erase_check(
     certificate as an HTML file.
 
     Args:
-        paths: all places that may have traces: directories of all brokers, copies, folders of kept files.
+        paths: all places that may have traces: directories of brokers, copies, folders of kept files.
         keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of searched files, and of all files.
         fs: the file system; default: this machine's.
@@ -229,8 +228,6 @@ def erase_check(
             protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always stands for
             bytes. Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
-        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
-            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no file was selected.
@@ -508,7 +505,7 @@ def plan(
 ) -> Plan:
     """Plan a clean of the directories of one or more brokers, without reading records or changing anything.
 
-    A clean takes the directories of one broker at a time; the plan has each replica by itself.
+    If the directories hold all replicas of a partition, they are cleaned alike; see `commands.joint`.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -751,9 +748,10 @@ def clean_in_place(
     archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> CleanResult:
-    """Clean one broker's directories in place.
+    """Clean the directories of one or more brokers in place.
 
-    Only selected partitions are recovered and cleaned. Retention runs after the clean.
+    Only selected partitions are recovered and cleaned. Retention runs after the clean. Replicas of a partition are
+    cleaned alike if all of them are here. Of several brokers, one that runs is left alone, with its directories.
 
     Args:
         paths: log directories, folders of several, or partition directories. Nothing else may use them meanwhile.
@@ -804,7 +802,7 @@ def clean_in_place(
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
-        LockedError: a broker or another program holds one of the directories.
+        LockedError: a broker or another program holds one of the directories; of several brokers, all are held.
         RequestError: this user may not give a new file the owner of the file that it replaces; the folder for old
             files cannot be used; see also `plan`.
         OSError: the disk fails. After any error, its notes (`__notes__`) list the finished work.

@@ -133,7 +133,7 @@ MUTANTS = (
         'horizons & (batches["base_timestamp"] <= rules.now_ms)',
         "horizons",
     ),
-    Mutant("a tombstone goes when its horizon has passed", REWRITE, "expired, elision.is_old_segment", "False, False"),
+    Mutant("a tombstone goes when its horizon has passed", REWRITE, "expired, is_old)", "False, False)"),
     Mutant("a batch with tombstones gets a horizon", REWRITE, "(found[:, judge.TOMBSTONES] > 0) | ", ""),
     Mutant("a batch with a horizon keeps it", REWRITE, " | control & discard) & ~horizons", " | control & discard)"),
     Mutant("rebuilding keeps a horizon", JUDGE, 'elif old or header["attributes"] & DELETE_HORIZON == 0:', "else:"),
@@ -146,8 +146,8 @@ MUTANTS = (
         "fate = KEPT\n        counts",
         "fate = TOMBSTONES_EXPIRED\n        counts",
     ),
-    Mutant("old tombstones stay in new segments", REWRITE, "expired, elision.is_old_segment", "expired, True"),
-    Mutant("old tombstones go from old segments", REWRITE, "expired, elision.is_old_segment", "expired, False"),
+    Mutant("old tombstones stay in new segments", REWRITE, "expired, is_old)", "expired, True)"),
+    Mutant("old tombstones go from old segments", REWRITE, "expired, is_old)", "expired, False)"),
     # transactions
     Mutant("aborted data goes", TRANSACTIONS, "result[at] = True", "pass"),
     Mutant(
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "a marker stays for other replicas",
         REWRITE,
-        "expired & rules.elision.is_only_replica",
+        "expired & allowed",
         "expired",
     ),
     # empty batches that stay

@@ -40,7 +40,7 @@ def test_without_an_output_it_shows_how_to_see_what_would_happen() -> None:
 
 def test_a_clean_is_done_in_one_place(tmp_path: Path) -> None:
     result = run("clean", "--in-place", "--output", tmp_path / "copy", tmp_path, exits=None)
-    assert (result.exit_code, "not both" in result.stderr) == (2, True)
+    assert (result.exit_code, "Give only one of --output DIR2" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("option", [("--keep-old", "old"), ("--no-verify",), ("--work-space", "1m")])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import itertools
 import os
 import posixpath
 import random
@@ -43,7 +42,7 @@ from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import RecoverySettings
 from cordwood.tasks import tasks
 from cordwood.testing.memory import MemoryFileSystem
-from cordwood.testing.memory_journal import at_random, keep_all, lose_all
+from cordwood.testing.memory_journal import lose_all
 from tests.commands.in_memory import (
     CONFIG,
     FIRST,
@@ -59,7 +58,7 @@ from tests.commands.in_memory import (
     directory,
     view,
 )
-from tests.crashes import EVERY, PROPERTY, durable
+from tests.crashes import EVERY, PROPERTY, CutsDuring, Heard, durable, names_of_tree
 from tests.fs.disks import Acting, spoil
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
@@ -241,93 +240,11 @@ SCENES: Mapping[str, Callable[[], Scene]] = {
 
 
 RecordProperty = Callable[[str, object], None]
-State = frozenset[tuple[str, int]]
 
 
 @cache
 def built(name: str) -> Scene:
     return SCENES[name]()
-
-
-@dataclass
-class Cuts:
-    """Computes the states that power cuts during one act can leave; checks each distinct state once.
-
-    Attributes:
-        look: called with each state.
-        sampled: states per cut, besides all and nothing kept, where there are too many subsets of unsynced changes.
-        subsets_max: maximum number of unsynced changes for which all subsets are checked.
-        every: distance in operations between two cuts.
-        seed: seed of the samples.
-    """
-
-    look: Callable[[MemoryFileSystem], None]
-    sampled: int
-    subsets_max: int
-    every: int = 1
-    seed: int = 1
-    states: int = 0
-    different: int = 0
-    operations: int = 0
-    _seen: set[State] = field(default_factory=set)
-    _failed: BaseException | None = None
-
-    def during(self, act: Callable[[MemoryFileSystem], object], start: MemoryFileSystem) -> None:
-        """Look at all that power cuts can leave; the last is when all is done."""
-        fs = durable(start)
-        source = random.Random(self.seed)
-        fs.operations = _Heard(lambda _: self._cut(fs, source))
-        with contextlib.suppress(_Failed):
-            act(fs)
-            self._cut(fs, source, last=True)
-        if self._failed is not None:
-            raise self._failed
-
-    def _cut(self, fs: MemoryFileSystem, source: random.Random, *, last: bool = False) -> None:
-        if self._failed is not None:
-            raise _Failed
-        self.operations += 1
-        if self.operations % self.every and not last:
-            return
-        if len(fs.pending) <= self.subsets_max:
-            left = fs.crashes()
-        else:
-            some = (fs.crash(at_random(source)) for _ in range(self.sampled))
-            left = itertools.chain((fs.crash(keep_all), fs.crash(lose_all)), some)
-        for after in left:
-            self.states += 1
-            state = named(tree(after))
-            if state not in self._seen:
-                self._seen.add(state)
-                self.different += 1
-                self._look(after, fs)
-
-    def _look(self, after: MemoryFileSystem, fs: MemoryFileSystem) -> None:
-        try:
-            self.look(after)
-        except BaseException as error:
-            error.add_note(f"after: {' · '.join(fs.operations[-3:])}")
-            self._failed = error
-            raise _Failed from error
-
-
-class _Failed(BaseException):
-    """A check failed. No handler of the clean may catch it as a failure of its own."""
-
-
-class _Heard(list[str]):
-    """Operations; each is announced before it is done."""
-
-    def __init__(self, before: Callable[[str], None]) -> None:
-        self._before = before
-
-    def append(self, text: str) -> None:
-        self._before(text)
-        super().append(text)
-
-
-def named(files: Tree) -> State:
-    return frozenset((path, hash(data)) for path, data in files.items())
 
 
 def without_work(files: Tree) -> Tree:
@@ -360,9 +277,9 @@ class Looker:
             assert offsets_in(fs, file)[OTHER] == 3
         points = offsets_in(fs, filenames.RECOVERY_POINTS) if crashed else {}
         for path, name in zip(PATHS, NAMES, strict=True):
-            if self._is_new(path, crashed, points.get(name), named(without_work(tree(fs, path)))):
+            if self._is_new(path, crashed, points.get(name), names_of_tree(without_work(tree(fs, path)))):
                 self.look_at(fs, path)
-        if not self._is_new(named(without_work(tree(fs, ROOT)))):
+        if not self._is_new(names_of_tree(without_work(tree(fs, ROOT)))):
             return
         if self.cleans_max is None or self.cleaned < self.cleans_max or self._source.random() < 0.02:
             self.cleaned += 1
@@ -421,7 +338,7 @@ def check_cuts(
     every: int = 1,
 ) -> None:
     look = Looker(scene, cleans_max)
-    cuts = Cuts(look, sampled, subsets_max, every)
+    cuts = CutsDuring(look, sampled, subsets_max, every)
     cuts.during(functools.partial(scene.clean, verify=True, spark=spark), scene.fs)
     record_property(PROPERTY, ["cleans in place", cuts.states, cuts.different])
     record_property(PROPERTY, ["cleans in place, cleaned again", look.cleaned, look.cleaned])
@@ -449,7 +366,7 @@ def test_no_power_cut_leaves_an_index_that_is_believed_and_wrong(
         for path in PATHS:
             seen[0] += len(list(believed(LogView(path, fs=left, log_start_offset=0))))
 
-    Cuts(look, sampled=1, subsets_max=1, every=2).during(lambda one: scene.clean(one, index=True), fs)
+    CutsDuring(look, sampled=1, subsets_max=1, every=2).during(lambda one: scene.clean(one, index=True), fs)
     assert seen[0] > 0
 
 
@@ -469,7 +386,7 @@ def test_kafka_loads_what_a_power_cut_left(
 ) -> None:
     scene = built(name)
     states: list[MemoryFileSystem] = []
-    cuts = Cuts(states.append, sampled=2, subsets_max=2)
+    cuts = CutsDuring(states.append, sampled=2, subsets_max=2)
     cuts.during(scene.clean, scene.fs)
     states = random.Random(1).sample(states, 120)
     for stopped in (True, False):
@@ -583,7 +500,7 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
             first[0]()
 
     ran: list[bool] = []
-    fs.operations = _Heard(before)
+    fs.operations = Heard(before)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "run_small_tasks", noted)
         result = scene.clean(fs)
@@ -616,7 +533,7 @@ def clean_on_full_disk(
         if count == refused or (stays_full and count > refused):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text.split()[-1])
 
-    fs.operations = _Heard(take_room)
+    fs.operations = Heard(take_room)
     raised: NoSpaceError | OSError | None = None
     try:
         failed = scene.clean(fs, index=index).with_fate(Fate.FAILED)

@@ -137,7 +137,7 @@ def test_ls_has_a_line_per_replica_partition_topic_or_broker(brokers: list[Path]
     assert "3 brokers, 3 partitions, 9 replicas" in run("ls", *brokers, "--topic", "orders").output
 
 
-def test_a_plan_has_a_line_per_replica_and_a_clean_takes_one_broker(brokers: list[Path], tmp_path: Path) -> None:
+def test_a_plan_has_a_line_per_replica_and_a_copy_takes_one_broker(brokers: list[Path], tmp_path: Path) -> None:
     plan = cordwood.plan(*brokers, topics=["orders"], partitions=["0"])
     assert [one.name for one in plan.partitions] == [f"orders-0 (broker {number})" for number in (1, 2, 3)]
     refused = run("clean", *brokers, "--output", tmp_path / "new", exits=2).output

@@ -130,14 +130,19 @@ class Script:
     def __call__(self, text: str) -> ScriptedLog:
         log = ScriptedLog(dict(self.config), now_ms=NOW_MS)
         for word in text.split():
-            producer, _, what = word.rpartition(":")
             if word == "|":
                 log.roll()
-            elif what in ("abort", "commit"):
-                log.append(encode_marker(Marker(log.next_offset, NOW_MS, int(producer), 0, what == "commit")))
             else:
-                log.append(_batch(log.next_offset, what.split(","), int(producer or -1)))
+                log.append(appended(log.next_offset, word))
         return log
+
+
+def appended(offset: int, word: str) -> bytes:
+    """The batch that a word of a script appends."""
+    producer, _, what = word.rpartition(":")
+    if what in ("abort", "commit"):
+        return encode_marker(Marker(offset, NOW_MS, int(producer), 0, what == "commit"))
+    return _batch(offset, what.split(","), int(producer or -1))
 
 
 def _batch(offset: int, pairs: Iterable[str], producer: int) -> bytes:

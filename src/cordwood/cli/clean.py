@@ -15,6 +15,7 @@ from cordwood.cleaning.rules.plan import Decision
 from cordwood.cli.main import (
     EXIT_DAMAGE,
     EXIT_FULL,
+    EXIT_LOCKED,
     EXIT_MEMORY,
     EXIT_OK,
     EXIT_OUR_FAULT,
@@ -24,7 +25,7 @@ from cordwood.cli.main import (
     tell_defect,
     tell_forecast,
 )
-from cordwood.cli.options import ClusterDirectories, Directories, Json, Report, check_report, with_options, write_report
+from cordwood.cli.options import ClusterDirectories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import (
     CopyOptions,
@@ -84,7 +85,7 @@ def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOpti
 
 @with_options
 def clean(
-    directories: Directories,
+    directories: ClusterDirectories = None,
     *,
     output: Annotated[
         str | None, typer.Option(metavar="DIR2", help="Write a cleaned copy to this new or empty directory.")
@@ -117,15 +118,19 @@ def clean(
     In a tier: new remote segments replace those in which records go, partition by partition. Segments that are still on
     a disk stay as they are. Give the policy of each topic: --config TOPIC:cleanup.policy=compact.
 
+    In place, the directories of several brokers can be given. If they hold all replicas of a partition, all are cleaned
+    alike, and tombstones and markers go that have expired on all of them. A broker that runs is left alone (exit status
+    3).
+
     Exit status 1 if a partition could not be cleaned, usually because it is damaged. It is left, or copied, unchanged;
     all other partitions are cleaned.
     """
-    _check_target(directories, output, in_place=in_place, in_tier=in_tier)
+    _check_target(directories or (), output, in_place=in_place, in_tier=in_tier)
     _check_mode(copy, "--output", allowed=output is not None)
     _check_mode(replacing, "--in-place", allowed=in_place)
     _check_mode(tiered, "--in-tier", allowed=in_tier)
     check_report(report)
-    paths = [named(directory) for directory in directories]
+    paths = [named(directory) for directory in directories or ()]
     with Progress() as progress, tasks.where().begun():
         # Loading these takes as long as starting Java, so load them while it starts.
         from cordwood.commands.clean import clean as clean_into_copy
@@ -184,6 +189,8 @@ def exit_code_of(result: CleanResult) -> int:
         FailureKind.FULL: EXIT_FULL,
         FailureKind.MEMORY: EXIT_MEMORY,
     }
+    if failures == {FailureKind.LOCKED}:
+        return EXIT_LOCKED
     damaged = bool(failures) or any(partition.left_out_bytes for partition in result.partitions)
     return next((code for kind, code in codes.items() if kind in failures), EXIT_DAMAGE if damaged else EXIT_OK)
 

@@ -514,7 +514,7 @@ def summary(result: CleanResult) -> Iterator[str]:
         probed = [one for one in result.partitions if one.probed]
         if probed:
             yield f"records looked up in a table of dirty keys, as little was dirty: {number(len(probed), 'partition')}"
-        yield from _kept_for_replicas(counts)
+        yield from _kept_for_replicas(result)
         written = counts.bytes_written if result.in_place is None else result.in_place.bytes_written
         yield (
             f"{bytes_text(counts.bytes_read)} read, {bytes_text(written)} "
@@ -602,18 +602,22 @@ def _rate(result: CleanResult) -> str:
     return f", {bytes_text(round(result.bytes_per_second))}/s"
 
 
-def _kept_for_replicas(counts: Counts) -> Iterator[str]:
-    kept = [
-        number(count, noun)
-        for count, noun in (
-            (counts.tombstones_kept_for_replicas, "expired tombstone"),
-            (counts.markers_kept_for_replicas, "expired marker"),
-        )
-        if count
-    ]
-    if kept:
-        what = f"{' and '.join(kept)} kept, as other replicas may not have seen them"
-        yield f"{what}; if there are none, use --single-copy"
+_KEPT_FOR_REPLICAS = (
+    (False, "other replicas may not have seen them; give the directories of all of them, stopped; or, if there are "
+     "none, use --single-copy"),
+    (True, "they have not expired on all replicas, or differ there"),
+)  # fmt: skip
+
+
+def _kept_for_replicas(result: CleanResult) -> Iterator[str]:
+    for jointly, why in _KEPT_FOR_REPLICAS:
+        counts = [one.counts for one in result.partitions if one.jointly is jointly]
+        tombstones = sum(one.tombstones_kept_for_replicas for one in counts)
+        markers = sum(one.markers_kept_for_replicas for one in counts)
+        named = ((tombstones, "expired tombstone"), (markers, "expired marker"))
+        kept = [number(count, noun) for count, noun in named if count]
+        if kept:
+            yield f"{' and '.join(kept)} kept, as {why}"
 
 
 def html(result: CleanResult) -> str:
@@ -653,6 +657,8 @@ def _partition_document(partition: PartitionResult) -> dict[str, Any]:
         "path": partition.path,
         "topic": None if name is None else name.topic,
         "partition": None if name is None else name.partition,
+        "broker": partition.broker or None,
+        "jointly": partition.jointly,
         "result": partition.fate,
         "why": partition.why,
         **_counts_document(partition.counts),

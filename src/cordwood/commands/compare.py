@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Name prefix of folders for the files that tasks of a comparison exchange.
-_FOLDERS = "cordwood-compare-"
+FOLDERS = "cordwood-compare-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ def compare(
             with (
                 progress.ProgressWatch(local, folder, on_progress),
                 given_up_after(local, folder, options.tasks.task_timeout),
-                _explained(),
-                temporary_directory(local, _FOLDERS) as scratch,
+                explained(),
+                temporary_directory(local, FOLDERS) as scratch,
             ):
                 site = TaskSite(
                     location, Scratch(local.location(), scratch), Counters(local.location(), folder).counting
@@ -166,7 +166,7 @@ def compare(
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
     try:
         yield
@@ -203,10 +203,11 @@ def _partitions(cluster: Cluster, given: Sequence[str], options: CompareOptions)
             f"No partition has two replicas in {', '.join(given)}: give directories of two or more brokers. A broker "
             "without meta.properties needs --broker NAME=DIR"
         )
-    return [_partition(cluster, name) for name in several], len(found) - len(several)
+    return [replicas_of(cluster, name) for name in several], len(found) - len(several)
 
 
-def _partition(cluster: Cluster, name: TopicPartition) -> Partition:
+def replicas_of(cluster: Cluster, name: TopicPartition) -> Partition:
+    """Return the replicas of a partition, to compare; the believed one first."""
     belief = cluster.believed(name)
     replicas = [belief.replica, *belief.others]
     policies = {_is_compacted(replica) for replica in replicas}

@@ -76,12 +76,12 @@ def load_in_place(site: LockedDirectories, logs: Mapping[str, LogView]) -> Loade
             crashed=directory.crashed,
             recovery_point=_recovery_point(place),
             now_ms=site.now_ms,
-            settings=recovery_settings(site.node, place.topic or ""),
+            settings=recovery_settings(site.cluster.node_of(place), place.topic or ""),
             keep=site.keep,
         )
 
     recovered = _load_each(site.fs, site.places, recover)
-    for directory in site.node.directories:
+    for directory in site.directories:
         if directory.crashed:
             places = [place for place in site.places if place.directory is directory]
             ends, marks = _checkpoints(directory, places, recovered)

@@ -9,16 +9,19 @@ explicitly and beyond doubt (`Node.doubt`); the same holds for the limits of ret
 
 from __future__ import annotations
 
+import functools
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from cordwood.cleaning.engine.division import with_divisions
 from cordwood.cleaning.engine.facts import log_facts
 from cordwood.cleaning.rules import retention as retention_rules
 from cordwood.cleaning.rules import selection
 from cordwood.cleaning.rules.plan import (
+    AgreedRange,
     Bound,
     Choices,
     Compaction,
@@ -36,6 +39,7 @@ from cordwood.cleaning.rules.plan import (
     utc,
 )
 from cordwood.cleaning.rules.selection import Obstacle, policy_in_doubt, why_never
+from cordwood.commands.joint import with_joint_plans
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_cluster, select_partitions
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.why.facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
@@ -62,10 +66,14 @@ from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset
 from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.log.loaded import LoadCut, LoadedLog, Stop, as_it_is, as_loaded, broker_would_load
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.cluster import Cluster, Replica
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tasks.proof_room import proof_bytes
 
+T = TypeVar("T")
+
 _ATTEMPTS = 5
+_IN_ROUNDS = "it is cleaned in rounds, by Kafka's offset map"
 #: The configs that affect a clean.
 SETTINGS = (
     "delete.retention.ms",
@@ -81,7 +89,7 @@ SETTINGS = (
 def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock) -> Plan:
     """Plan a clean of the directories of one or more brokers, without reading records or changing anything.
 
-    A clean takes the directories of one broker at a time; the plan has each replica by itself.
+    If the directories hold all replicas of a partition, they are cleaned alike; see `commands.joint`.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -93,18 +101,92 @@ def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None,
     fs = fs or selection.store(given)
     cluster = open_cluster(fs, paths, selection, options.named)
     options, now_ms = options.at(clock)
-    if cluster.is_one_broker:
-        return plan_node(cluster.nodes[0], given, options, clock=clock, with_causes=True)
-    everything = [place for node in cluster.nodes for place in node.places]
-    selected = {place.path for place in select_partitions(everything, given, selection)}
-    plans = [
-        replace(partition, broker=node.name)
+    held = {
+        place.path: f"{place.directory.path} is held by {place.directory.holder}"
         for node in cluster.nodes
-        if any(place.path in selected for place in node.places)
-        for partition in plan_node(node, given, options, clock=clock, with_causes=True).partitions
-    ]
+        for place in node.places
+        if not cluster.is_one_broker and place.directory.holder is not None
+    }
+    return plan_cluster(cluster, given, options, now_ms, unable=held, with_causes=True)
+
+
+def plan_cluster(
+    cluster: Cluster,
+    paths: Sequence[str],
+    options: PlanOptions,
+    now_ms: int,
+    *,
+    unable: Mapping[str, str] = MappingProxyType({}),
+    only: Collection[str] | None = None,
+    with_causes: bool = False,
+) -> Plan:
+    """Plan a clean of the directories of one or more brokers, as they were when they were opened.
+
+    Args:
+        unable: see `with_joint_plans`.
+        only: paths of the partitions to plan; None: all that are selected.
+        with_causes: also add the main cause of each partition's size.
+    """
+    if cluster.is_one_broker and not unable and only is None:
+        return plan_node(cluster.nodes[0], paths, options, with_causes=with_causes)
+    choices = options.choices
+    _check_choices(choices)
+    everything = [place for node in cluster.nodes for place in node.places]
+    selected = {place.path for place in select_partitions(everything, paths, options.selection)}
+    selected = selected if only is None else selected.intersection(only)
+    places = {node.name: [place for place in node.places if place.path in selected] for node in cluster.nodes}
+    planned: dict[str, PlannedPartition] = {}
+    unable = dict(unable)
+    for node in cluster.nodes:
+        alone = functools.partial(_plan_alone, node, choices, now_ms)
+        planned |= {path: found for path, found in _on_each(node, alone, places[node.name]) if found is not None}
+        if offset_map_size(node, choices) is not None:
+            unable |= {place.path: _IN_ROUNDS for place in places[node.name]}
+    joint = with_joint_plans(cluster, planned, functools.partial(_over_agreed_range, choices, now_ms), unable)
+    plans: list[PartitionPlan] = []
+    for node in cluster.nodes:
+        shown = {
+            place.path: replace(planned[place.path], plan=replace(joint[place.path], broker=node.name))
+            for place in places[node.name]
+            if place.path in planned
+        }
+        found = plan_of(
+            node,
+            [place for place in places[node.name] if place.path in shown],
+            lambda place, shown=shown: shown[place.path],
+            choices,
+            now_ms,
+            with_causes=with_causes,
+        )
+        plans += found.partitions
     plans.sort(key=lambda one: one.topic_partition or TopicPartition(one.path, -1))
-    return Plan(now_ms, tuple(plans), options.choices)
+    return Plan(now_ms, tuple(plans), choices)
+
+
+def _plan_alone(
+    node: Node, choices: Choices, now_ms: int, place: LocatedPartition
+) -> tuple[str, PlannedPartition | None]:
+    return place.path, plan_with_facts(node, place, choices, now_ms)
+
+
+def _over_agreed_range(
+    choices: Choices, now_ms: int, replica: Replica, planned: PlannedPartition, agreed: AgreedRange
+) -> PartitionPlan:
+    """Plan a replica for a joint clean, from its facts."""
+    left, node = planned.plan, replica.node
+    assert planned.facts is not None and left.topic_partition is not None, "or it would take no part"
+    facts, config = replace(planned.facts, agreed=agreed), node.config_of(left.topic_partition.topic)
+    found = _with_compaction(replace(left, jointly=True), node, facts, config, choices, now_ms)
+    later = facts
+    if found.decision is Decision.CLEAN and found.compaction is not None:
+        later = replace(facts, segments=retention_rules.merge_groups(facts.segments, found.compaction.groups))
+    return _with_retention(found, node, later, config, now_ms, included=choices.retention)
+
+
+def _check_choices(choices: Choices) -> None:
+    for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
+        if isinstance(offset, int) and offset < 0:
+            raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
 
 
 def plan_node(
@@ -123,9 +205,7 @@ def plan_node(
         exact: see `log_facts`.
     """
     selection, choices = options.selection, options.choices
-    for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
-        if isinstance(offset, int) and offset < 0:
-            raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
+    _check_choices(choices)
     places = select_partitions(node.places, paths, selection)
     _, now_ms = options.at(clock)
     return plan_of(
@@ -160,12 +240,15 @@ def plan_of(
         one = one if one.compaction is None else replace(one, notes=(*never, *one.notes))
         return limited_by_map(one, size)
 
-    by_request = any(node.fs.reads_by_request(one.path) for one in node.directories)
-    portions = in_portions(
-        node.fs.concurrency, plan_one, list(places), disk_order=LocatedPartition.inode, is_remote=by_request
-    )
-    partitions = tuple(one for portion in portions for one in portion if one is not None)
+    partitions = tuple(one for one in _on_each(node, plan_one, list(places)) if one is not None)
     return with_divisions(Plan(now_ms, partitions, choices), local_cores())
+
+
+def _on_each(node: Node, do: Callable[[LocatedPartition], T], places: Sequence[LocatedPartition]) -> Iterator[T]:
+    """Yield the results of a function for partitions of a node, which it reads concurrently."""
+    by_request = any(node.fs.reads_by_request(one.path) for one in node.directories)
+    portions = in_portions(node.fs.concurrency, do, places, disk_order=LocatedPartition.inode, is_remote=by_request)
+    return (one for portion in portions for one in portion)
 
 
 def _with_cause(
@@ -365,16 +448,18 @@ def _with_compaction(
     decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
     if decision is Decision.CLEAN and (doubtful := policy_in_doubt(node, config)) is not None:
         decision, reason = Decision.LEAVE, doubtful
-    notes = [*left.notes, *_notes_on_range(facts, compaction)]
+    added = [*_notes_on_range(facts, compaction)]
     if decision is not Decision.REFUSE:
-        notes += [f"damaged: {one.damage}" for one in facts.headers if one.damage]
+        added += [f"damaged: {one.damage}" for one in facts.headers if one.damage]
+    # The plan of the replica by itself may already have these notes.
+    notes = [*left.notes, *(note for note in added if note not in left.notes)]
     return replace(
         left,
         decision=decision,
         reason=reason,
         compaction=compaction,
         notes=tuple(notes),
-        hint=selection.hint(compaction, deletes_for_good=left.deletes_for_good),
+        hint=selection.hint(compaction, deletes_for_good=left.deletes_for_good or left.jointly),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.cleaning.rules.held import NOTHING_HELD, HeldOffsets
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.cleaning.rules.plan import (
     BlockingTransaction,
@@ -427,7 +428,7 @@ class CleanSettings:
         segment_bytes: `segment.bytes`.
         index: `segment.index.bytes` and `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
-        deletes_for_good: see `Elision`.
+        deletes_for_good, held: see `Elision`.
         offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None for no limit.
         offset_map_load_factor: share of the slots that may be filled; `log.cleaner.io.buffer.load.factor`.
         threshold: how dirty the log must still be for a further round.
@@ -441,6 +442,7 @@ class CleanSettings:
     index: IndexLimits = field(default_factory=IndexLimits)
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
     deletes_for_good: bool = True
+    held: HeldOffsets = NOTHING_HELD
     offset_map_slots: int | None = None
     offset_map_load_factor: float = 0.9
     threshold: Threshold = field(default_factory=Threshold)

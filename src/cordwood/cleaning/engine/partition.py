@@ -245,7 +245,7 @@ def clean_partition(
         settings.delete_retention_ms,
         request.first_uncleanable,
         _active_producers(request.producers),
-        Elision.of(settings.deletes_for_good),
+        Elision.of(settings.deletes_for_good, settings.held),
         strict_kafka=settings.strict_kafka,
     )
     written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
@@ -442,7 +442,7 @@ def clean_in_rounds(
         suffix = f".{rounds}"
         cleaned = clean_partition(fs, seen, target, replace(request, first_dirty=done.end_offset), suffix=suffix)
         assert cleaned.end_offset > done.end_offset, "there is room for a key"
-        done = _behind(done, cleaned) if rounds > 1 else cleaned
+        done = behind(done, cleaned) if rounds > 1 else cleaned
         files = _after(fs, target, suffix, files, cleaned)
         seen = LogView(log.path, fs=Overlay(log.fs, log.path, files), log_start_offset=log.log_start_offset)
     for name, path in files.items():
@@ -461,8 +461,8 @@ def _is_due_again(log: LogView, first_dirty: int, first_uncleanable: int, settin
     return is_due_again(facts, headers, first_dirty, first_uncleanable, settings.threshold, now_ms)
 
 
-def _behind(before: Cleaned, after: Cleaned) -> Cleaned:
-    """Join the results of two rounds; the second read everything that the first wrote."""
+def behind(before: Cleaned, after: Cleaned) -> Cleaned:
+    """Join the results of two cleans of a log; the second read everything that the first wrote."""
     origins = {
         # The first of several outputs of a group represents the whole group.
         base: replaced if base == outputs[0] else ()

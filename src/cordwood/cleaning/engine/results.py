@@ -50,9 +50,11 @@ class PartitionResult:
         end_offset: its new first dirty offset; None if it was not cleaned.
         probed: whether all records were looked up in a table of the dirty keys, as little was dirty.
         segments: results of each rewritten segment, by base offset; they add up to `counts`. Empty if
-            Kafka's offset map made several rounds necessary.
+            Kafka's offset map made several rounds necessary, or a joint clean removed tombstones in a second pass.
         left_out_bytes: size of whole batches that its copy lacks: they are after damage that a crash left, or the log
             ends below its start.
+        broker: name of the broker, if the directories of several were cleaned.
+        jointly: whether all replicas of the partition were cleaned alike.
     """
 
     path: str
@@ -70,11 +72,14 @@ class PartitionResult:
     notes: tuple[str, ...] = ()
     failure: Failure | None = None
     left_out_bytes: int = 0
+    broker: str = ""
+    jointly: bool = False
 
     @property
     def name(self) -> str:
-        """The partition's name, or its directory's."""
-        return self.path if self.topic_partition is None else str(self.topic_partition)
+        """The partition's name, or its directory's; with the broker, if there are several."""
+        name = self.path if self.topic_partition is None else str(self.topic_partition)
+        return f"{name} (broker {self.broker})" if self.broker else name
 
 
 @dataclass(frozen=True, slots=True)

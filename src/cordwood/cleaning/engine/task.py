@@ -120,6 +120,7 @@ class FailureKind(StrEnum):
     MEMORY = "memory"  # its keys need more memory than its task may use
     LOST = "lost"  # another task's output for it is missing or damaged
     STORE = "store"  #: the object store failed
+    LOCKED = "locked"  #: a broker or another program holds its log directory
     OTHER = "other"
     BUG = "bug"
 

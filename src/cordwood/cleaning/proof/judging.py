@@ -94,6 +94,7 @@ class Judge:
         self._limit = part.limit
         # Below this offset remaining records get no entries.
         self._witnesses_from = pair.first_dirty if part.entries is Entries.REMOVED else NONE
+        self._held = np.array(pair.held, np.int64).reshape(-1, 2)
         self._bases = np.array([segment.base_offset for segment in before.segments], np.int64)
         # A clean sets delete horizons from its own clock, and it ran after the segment was last written.
         written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
@@ -157,15 +158,23 @@ class Judge:
         pair = self._pair
         expired = pair.legacy_horizon_ms is not None and mtime_ms <= pair.legacy_horizon_ms
         may_go = np.where(batches["magic"] < 2, expired or not pair.times_known, self._is_due(batches))
-        found = np.where(is_control(batches), 0, COUNTS) | np.where(
-            may_go & pair.deletes_for_good, TOMBSTONES_MAY_GO, 0
-        )
+        may_go &= self._is_allowed(batches)
+        found = np.where(is_control(batches), 0, COUNTS) | np.where(may_go, TOMBSTONES_MAY_GO, 0)
         found |= np.where(batches["last_offset"] < self._witnesses_from, ONLY_REMOVED, 0)
         return found.astype(np.uint8)
 
     def _is_due(self, batches: BatchRows) -> BoolArray:
         flagged = batches["attributes"] & DELETE_HORIZON != 0
         return np.asarray(flagged & (batches["base_timestamp"] <= self._pair.now_ms))
+
+    def _is_allowed(self, batches: BatchRows) -> BoolArray:
+        """Return bool[batches]: whether tombstones and markers of a batch may be removed once they are due."""
+        if not self._pair.deletes_for_good:
+            return np.zeros(batches.size, np.bool_)
+        # A range may have been added up from batches of several replicas, so compare both ends.
+        before_last = np.searchsorted(self._held[:, 0], batches["last_offset"], side="right")
+        before_first = np.searchsorted(self._held[:, 1], batches["base_offset"], side="right")
+        return np.asarray(before_last == before_first)
 
     def batches(self, before: BatchRows, after: BatchRows, summaries: Summaries, known: BoolArray) -> None:
         """Compare the batches of both states up to the same offset.
@@ -250,7 +259,7 @@ class Judge:
         filled[owner[after["record_count"] != 0]] = True
         markers = is_control(before) & (before["record_count"] > 0)
         self.facts.count(Count.MARKERS, (markers & filled).sum())
-        may_go = self._is_due(before) & (before["last_offset"] < self._limit) & self._pair.deletes_for_good
+        may_go = self._is_due(before) & (before["last_offset"] < self._limit) & self._is_allowed(before)
         self.facts.broken_batches(ViolationKind.MARKER, before, markers & ~filled & ~may_go)
 
         above = before["last_offset"] >= self._limit

@@ -117,6 +117,7 @@ class Pair:
         high_watermark: None: the log's end.
         now_ms: the time of the change, or any later time.
         deletes_for_good: tombstones and markers may be removed once their delete horizon has passed.
+        held: ranges of offsets, [start, end), in ascending order, whose tombstones and markers may not be removed.
         legacy_horizon_ms: tombstones of magic 0 and 1 may be removed from segments last modified at or before this
             time.
         new_horizon_ms: the delete horizon that the change sets. None: unknown, but not earlier than
@@ -141,6 +142,7 @@ class Pair:
     high_watermark: int | None = None
     now_ms: int = 0
     deletes_for_good: bool = True
+    held: tuple[tuple[int, int], ...] = ()
     legacy_horizon_ms: int | None = None
     new_horizon_ms: int | None = None
     delete_retention_ms: int = 0

@@ -100,6 +100,24 @@ class BlockingTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class AgreedRange:
+    """The range that a joint clean covers in all replicas of a partition.
+
+    Attributes:
+        first_dirty_offset: the lowest first dirty offset of all replicas.
+        first_uncleanable_offset: the lowest end of all replicas' own ranges; not always a segment's base offset.
+        first_dirty_reason, bound_reason: the reasons, of the replicas that set them.
+        bound: `REPLICAS`, or the own limit of all replicas if their ranges end alike.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    first_dirty_reason: str
+    bound_reason: Reason
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
 class LogFacts:
     """Facts about one log that planning needs.
 
@@ -112,6 +130,7 @@ class LogFacts:
             transaction, which may be below the log start or in batches that a clean removed. None if no transaction is
             open.
         local_start_offset: in a clean in a tier, the first offset that is still on a disk; segments from there on stay.
+        agreed: in a joint clean, the range of all replicas.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -123,6 +142,7 @@ class LogFacts:
     open_transactions: tuple[BlockingTransaction, ...] = ()
     first_unstable_offset: int | None = None
     local_start_offset: int | None = None
+    agreed: AgreedRange | None = None
 
     @property
     def last_stable_offset(self) -> int:
@@ -232,6 +252,7 @@ class Bound(StrEnum):
     LAST_STABLE_OFFSET = "last stable offset"
     MIN_COMPACTION_LAG = "min.compaction.lag.ms"
     LOCAL_LOG_START = "local log start"
+    REPLICAS = "other replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +261,7 @@ class CleanRange:
 
     Attributes:
         first_dirty_offset: first offset whose key is read.
-        first_uncleanable_offset: end of the range; the base offset of a segment.
+        first_uncleanable_offset: end of the range; the base offset of a segment, or of one that a joint clean splits.
         bound: the limit that set the end.
         bound_offset: the offset of that limit, before it was lowered to the base of a segment.
     """
@@ -419,6 +440,7 @@ class PartitionPlan:
             if the user chose it.
         replicas: number of replicas; None if unknown.
         deletes_for_good: whether expired tombstones and markers may be removed: there is no other replica.
+        jointly: whether all replicas are cleaned alike, so that tombstones and markers go that have expired in all.
         settings: the configs that the clean uses.
         offset_map: the map that limits each round; None if there is one round without a limit.
         division: how the clean is divided among the tasks of this machine; None if there is no clean.
@@ -441,6 +463,7 @@ class PartitionPlan:
     only_with_retention: tuple[Taken, ...] = ()
     replicas: int | None = None
     deletes_for_good: bool = False
+    jointly: bool = False
     settings: tuple[Setting, ...] = ()
     offset_map: OffsetMapSize | None = None
     division: Division | None = None

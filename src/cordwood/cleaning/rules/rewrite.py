@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.rules import thinning
+from cordwood.cleaning.rules.held import NOTHING_HELD, HeldOffsets
 from cordwood.cleaning.rules.key_table import KnownOutcomes, NewestOffsets
 from cordwood.common.config import LONG_MAX
 from cordwood.common.errors import RequestError
@@ -94,13 +95,15 @@ class Elision:
     markers stay while there are, or may be, other replicas.
 
     Attributes:
-        is_only_replica: whether there is no other replica.
+        is_only_replica: whether there is no other replica, or all replicas lose the same tombstones and markers.
         is_old_segment: whether the segment is older than the last clean minus `delete.retention.ms`; then its
             tombstones of magic 0 and 1, which have no horizon of their own, have expired.
+        held: tombstones and markers in batches with these offsets stay whatever their horizon here.
     """
 
     is_only_replica: bool
     is_old_segment: bool = False
+    held: HeldOffsets = NOTHING_HELD
 
     @classmethod
     def by_only_replica(cls) -> Elision:
@@ -113,13 +116,19 @@ class Elision:
         return cls(is_only_replica=False)
 
     @classmethod
-    def of(cls, is_only_replica: bool) -> Elision:
+    def of(cls, is_only_replica: bool, held: HeldOffsets = NOTHING_HELD) -> Elision:
         """Choose by whether this is the only replica."""
-        return cls.by_only_replica() if is_only_replica else cls.beside_replicas()
+        return replace(cls.by_only_replica() if is_only_replica else cls.beside_replicas(), held=held)
 
     def in_segment(self, *, is_old: bool) -> Elision:
         """Return the same rule for the tombstones of one segment."""
         return replace(self, is_old_segment=is_old)
+
+    def allowed(self, batches: BatchRows) -> BoolArray:
+        """bool[batches]: whether expired tombstones and markers of a batch may go."""
+        if not self.is_only_replica:
+            return np.zeros(batches.size, np.bool_)
+        return ~self.held.overlap(batches["base_offset"], batches["last_offset"])
 
     def __str__(self) -> str:
         return "expired tombstones go" if self.is_only_replica else "expired tombstones stay for other replicas"
@@ -295,9 +304,10 @@ def rewrite(
     control = is_control(batches)
     horizons = has_flag(batches, DELETE_HORIZON)
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
-    gone = expired & rules.elision.is_only_replica
+    allowed = rules.elision.allowed(batches)
+    gone = expired & allowed
     retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
-    batch_rules = _batch_rules(batches, expired, rules.elision)
+    batch_rules = _batch_rules(batches, expired, allowed, is_old=rules.elision.is_old_segment)
     batch_rules["first_ordinal"] = known.first_ordinals
     batch_rules["control"], batch_rules["discarded"] = control, discard & (~control | gone)
 
@@ -336,17 +346,18 @@ def rewrite(
     return Rewritten(places.pieces(stays, headers["size_bytes"]), headers[stays], counts)
 
 
-def _batch_rules(batches: BatchRows, expired: BoolArray, elision: Elision) -> np.ndarray:
+def _batch_rules(batches: BatchRows, expired: BoolArray, allowed: BoolArray, *, is_old: bool) -> np.ndarray:
     """BATCH_RULES[batches] with `tombstone_fate`, for tombstones that no record supersedes; other fields are not set.
 
     Args:
         batches: BATCH_ROW[batches].
         expired: bool[batches], batches whose delete horizon has passed.
-        elision: whether expired tombstones and markers are removed.
+        allowed: bool[batches], see `Elision.allowed`.
+        is_old: see `Elision.is_old_segment`.
     """
     rules = np.empty(batches.size, judge.BATCH_RULES)
-    is_due = np.where(batches["magic"] == 2, expired, elision.is_old_segment)
-    due = judge.TOMBSTONES_EXPIRED if elision.is_only_replica else judge.KEPT_FOR_REPLICAS
+    is_due = np.where(batches["magic"] == 2, expired, is_old)
+    due = np.where(allowed, judge.TOMBSTONES_EXPIRED, judge.KEPT_FOR_REPLICAS)
     rules["tombstone_fate"] = np.where(is_due, due, judge.KEPT)
     return rules
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cordwood.cleaning.rules.plan import (
+    AgreedRange,
     Bound,
     Bounds,
     Choices,
@@ -333,16 +334,9 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
     """Plan the compaction of a log with at least one segment."""
     first_dirty, why = _first_dirty(facts, choices)
     segments = facts.segments
-    found = clean_range(
-        segments,
-        first_dirty,
-        facts.last_stable_offset,
-        min_compaction_lag_ms=config.integer("min.compaction.lag.ms"),
-        now_ms=now_ms,
-        local_start=facts.local_start_offset,
+    found = (
+        _own_range(facts, first_dirty, config, now_ms) if facts.agreed is None else _joint_range(facts.agreed, facts)
     )
-    if found.bound is Bound.LAST_STABLE_OFFSET and facts.last_stable_offset == facts.high_watermark.offset:
-        found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
     end = found.first_uncleanable_offset
     rewritten = () if found.is_empty else segments_between(segments, 0, end)
     below = [one for segment, one in zip(segments, facts.headers, strict=True) if segment.base_offset < end]
@@ -353,10 +347,11 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         index_bytes=config.integer("segment.index.bytes"),
     )
     bounds = _bounds(rewritten, below, end) if rewritten else Bounds()
+    bound_reason = _BOUND_REASONS[found.bound](facts, config, found, now_ms)
     return Compaction(
         range=found,
         first_dirty_reason=why,
-        bound_reason=_BOUND_REASONS[found.bound](facts, config, found, now_ms),
+        bound_reason=bound_reason,
         clean_bytes=sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
         cleanable_bytes=sum(one.size_bytes for one in segments_between(segments, first_dirty, end)),
         overdue_ms=overdue_ms(
@@ -375,6 +370,27 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         transactional_batches=sum(one.transactional_batches for one in below),
         estimates=tuple(_estimates(rewritten, below, bounds, end)),
     )
+
+
+def _own_range(facts: LogFacts, first_dirty: int, config: TopicConfig, now_ms: int) -> CleanRange:
+    found = clean_range(
+        facts.segments,
+        first_dirty,
+        facts.last_stable_offset,
+        min_compaction_lag_ms=config.integer("min.compaction.lag.ms"),
+        now_ms=now_ms,
+        local_start=facts.local_start_offset,
+    )
+    if found.bound is Bound.LAST_STABLE_OFFSET and facts.last_stable_offset == facts.high_watermark.offset:
+        return replace(found, bound=Bound.HIGH_WATERMARK)
+    return found
+
+
+def _joint_range(agreed: AgreedRange, facts: LogFacts) -> CleanRange:
+    """Return the range of all replicas, in a replica whose log may begin above its start or its end."""
+    start = max(agreed.first_dirty_offset, facts.log_start_offset)
+    end = max(agreed.first_uncleanable_offset, start)
+    return CleanRange(start, end, agreed.bound, agreed.first_uncleanable_offset)
 
 
 #: Figures of a `Compaction`, besides `records_max`, that come from batch headers.
@@ -419,6 +435,9 @@ def _bounds(rewritten: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], e
 
 
 def _first_dirty(facts: LogFacts, choices: Choices) -> tuple[int, str]:
+    if facts.agreed is not None:
+        first = max(facts.agreed.first_dirty_offset, facts.log_start_offset)
+        return first, facts.agreed.first_dirty_reason
     if choices.first_dirty is None:
         first, why = first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
         return first, why or "cleaner-offset-checkpoint"
@@ -467,12 +486,18 @@ def _local_log_start(_facts: LogFacts, _config: TopicConfig, found: CleanRange, 
     return Reason(what, until="cleanable once they are only in the tier")
 
 
+def _replicas(facts: LogFacts, _config: TopicConfig, _found: CleanRange, _now_ms: int) -> Reason:
+    assert facts.agreed is not None, "or the log has a range of its own"
+    return facts.agreed.bound_reason
+
+
 _BOUND_REASONS: Mapping[Bound, Callable[[LogFacts, TopicConfig, CleanRange, int], Reason]] = {
     Bound.ACTIVE_SEGMENT: _active_segment,
     Bound.HIGH_WATERMARK: _high_watermark,
     Bound.LAST_STABLE_OFFSET: _last_stable_offset,
     Bound.MIN_COMPACTION_LAG: _min_compaction_lag,
     Bound.LOCAL_LOG_START: _local_log_start,
+    Bound.REPLICAS: _replicas,
 }
 
 
@@ -563,6 +588,8 @@ def hint(compaction: Compaction, *, deletes_for_good: bool) -> str:
     """
     if compaction.cleanable_bytes or not compaction.expired_batches:
         return ""
-    options = "--first-dirty 0" if deletes_for_good else "--first-dirty 0 --single-copy (if there is no other replica)"
+    options = "--first-dirty 0"
+    if not deletes_for_good:
+        options += ", with the directories of all replicas; or with --single-copy, if there is no other replica"
     about = "about" if "expired_batches" in compaction.estimates else "up to"
     return f"{about} {compaction.expired_batches} batches hold expired tombstones or markers; to remove them: {options}"

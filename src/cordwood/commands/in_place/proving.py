@@ -40,6 +40,12 @@ class Proofs:
     seconds: float = 0.0
     bytes_read: int = 0
 
+    def add(self, other: Proofs) -> None:
+        """Add other sums."""
+        self.verified += other.verified
+        self.seconds += other.seconds
+        self.bytes_read += other.bytes_read
+
 
 def proved(
     jobs: Jobs,
@@ -106,6 +112,7 @@ def _pair(fs: Store, name: TopicPartition, task: PartitionTask, output: Output) 
         superseding_end=task.first_uncleanable,
         now_ms=task.now_ms,
         deletes_for_good=settings.deletes_for_good,
+        held=tuple(settings.held.ranges()),
         legacy_horizon_ms=None if cleaned.carried is None else cleaned.carried.old_horizon_ms,
         new_horizon_ms=task.now_ms + settings.delete_retention_ms,
         producer_expiration_ms=settings.producer_expiration_ms,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from cordwood.cleaning.engine.partition import GroupRange
@@ -25,7 +25,14 @@ from cordwood.tasks.tasks import Jobs
 
 
 def run_wave(
-    site: LockedDirectories, jobs: Jobs, work: InPlaceWork, wave: Wave, ledger: Ledger, *, verify: bool
+    site: LockedDirectories,
+    jobs: Jobs,
+    work: InPlaceWork,
+    wave: Wave,
+    ledger: Ledger,
+    *,
+    verify: bool,
+    unrecorded: Collection[str] = (),
 ) -> None:
     """Clean the groups of a wave, and replace their segments by the outputs.
 
@@ -33,6 +40,7 @@ def run_wave(
         work: the work of all waves.
         wave: the groups of this wave; groups of failed partitions are skipped.
         verify: whether to prove outputs before using them.
+        unrecorded: partitions whose clean is not recorded yet, once it is complete.
     """
     tasks = [
         _part(work, path, first, end, ledger) for path, (first, end) in wave.items() if path not in ledger.failures
@@ -49,7 +57,8 @@ def run_wave(
         _swap(site, work, tasks[at], outcomes[at], ledger)
 
     in_parallel(site.fs.concurrency, swap, range(len(tasks)))
-    _record(site, [task.path for task in tasks if ledger.progress[task.path].complete], ledger)
+    done = [task.path for task in tasks if ledger.progress[task.path].complete and task.path not in unrecorded]
+    record_clean(site, done, ledger)
 
 
 def _part(work: InPlaceWork, path: str, first: int, end: int, ledger: Ledger) -> PartitionTask:
@@ -98,14 +107,18 @@ def _note_written(site: LockedDirectories, outcomes: Sequence[Output | Failure],
             ledger.bytes_written += index_bytes + sum(size for _, size in output.files)
 
 
-def _record(site: LockedDirectories, paths: Iterable[str], ledger: Ledger) -> None:
-    """Write the clean offsets of partitions to the cleaner's checkpoints."""
+def record_clean(site: LockedDirectories, paths: Iterable[str], ledger: Ledger) -> None:
+    """Write the clean offsets of partitions to the cleaner's checkpoints.
+
+    A joint clean may end below an offset up to which a replica was clean before; the higher one stays.
+    """
     by_path = {place.path: place for place in site.places}
     offsets: dict[str, dict[TopicPartition, int | None]] = {}
     for path in paths:
         place, cleaned = by_path[path], ledger.progress[path].cleaned
         assert place.name is not None and cleaned is not None, "it was cleaned"
-        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.end_offset
-    for directory in site.node.directories:
+        offset = max(cleaned.end_offset, site.clean_before.get(path, 0))
+        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = offset
+    for directory in site.directories:
         if directory.path in offsets:
             site.record(directory, {filenames.CLEANER_OFFSETS: offsets[directory.path]})

@@ -20,8 +20,9 @@ from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import INDEX_FOLDER, WORK_FOLDER
 from cordwood.storage.index.build import SEGMENT_SHARE
 from cordwood.storage.log.files import clear_work_folder, make_work_folder, write_file
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.directory import LogDirectory
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.node import LocatedPartition
 
 #: The folder of task counters within a work folder.
 PROGRESS = "progress"
@@ -29,20 +30,41 @@ PROGRESS = "progress"
 
 @dataclass(frozen=True, slots=True)
 class LockedDirectories:
-    """Locked log directories of one broker.
+    """Locked log directories of one or more brokers.
 
     Attributes:
+        cluster: the brokers whose directories are locked.
         places: the selected partitions that a broker would load.
         kept: the folder that keeps replaced files, or None.
         now_ms: the time of all decisions.
+        locked: brokers that hold their directories, by name, with the reason; these are left alone.
+        left_places: the selected partitions in these directories, each after its broker's name.
+        clean_before: of partitions that are cleaned jointly, the offset up to which they are clean already, by path.
     """
 
     fs: LocalFileSystem
-    node: Node
+    cluster: Cluster
     places: Sequence[LocatedPartition]
     locks: Sequence[DirectoryLock]
     kept: KeepFolder | None
     now_ms: int
+    locked: Mapping[str, str] = field(default_factory=dict)
+    left_places: Sequence[tuple[str, LocatedPartition]] = ()
+    clean_before: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def directories(self) -> list[LogDirectory]:
+        """All log directories."""
+        return [directory for node in self.cluster.nodes for directory in node.directories]
+
+    @property
+    def of_several(self) -> bool:
+        """Whether the user gave the directories of several brokers."""
+        return len(self.cluster.nodes) + len(self.locked) > 1
+
+    def place_of(self, path: str) -> LocatedPartition:
+        """Return the partition with this path."""
+        return next(place for place in self.places if place.path == path)
 
     @property
     def names(self) -> Mapping[str, TopicPartition]:
@@ -224,6 +246,7 @@ class Ledger:
         proofs: sums of the proofs.
         bytes_read, bytes_written: bytes that the cleans' tasks read, without proofs, and wrote.
         index_bytes: bytes of key indexes in `bytes_written`.
+        remarks: notes for the user, by path of the partition.
     """
 
     progress: dict[str, PartitionProgress] = field(default_factory=dict)
@@ -232,6 +255,19 @@ class Ledger:
     bytes_read: int = 0
     bytes_written: int = 0
     index_bytes: int = 0
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, path: str, text: str) -> None:
+        """Add a note on a partition."""
+        self.remarks.setdefault(path, []).append(text)
+
+    def add(self, second: Ledger) -> None:
+        """Add failures and sums of a second pass over some partitions; `behind` joins their results."""
+        self.failures |= second.failures
+        self.proofs.add(second.proofs)
+        self.bytes_read += second.bytes_read
+        self.bytes_written += second.bytes_written
+        self.index_bytes += second.index_bytes
 
     def begin(self, work: InPlaceWork) -> None:
         """Set the progress of all work to zero."""

@@ -13,8 +13,8 @@ of them undoes it later: `all_replicas` returns them only if none is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cordwood.common.errors import LockedError, NotFoundError, RequestError
@@ -175,19 +175,13 @@ class Cluster:
             ConfigError: Kafka would reject a setting.
         """
         said = given_layers(fs, server_properties, overrides)
-        groups: dict[str | None, list[str]] = {None: list(paths)} if paths or not named else {}
-        for name, path in named:
-            groups.setdefault(name, []).append(path)
-        listed = {name: list_places(fs, some) for name, some in groups.items()}
-        given = [(name, directory) for name, (directories, _) in listed.items() for directory in directories]
-        directories = [directory for _, directory in given]
-        _check_named_once(given)
-        check_one_cluster(directories)
-        by_broker = _by_broker(given)
+        by_broker, places = list_brokers(fs, paths, named)
+        directories = [directory for some in by_broker.values() for directory in some]
+        groups = {name for name, _ in named}
         everything = [*paths, *(path for _, path in named)]
         others = other_directories(fs, everything, directories, server_properties)
         read, path_read = newest_metadata(fs, [*directories, *others], metadata)
-        places = sorted((place for _, some in listed.values() for place in some), key=place_order)
+        places = sorted(places, key=place_order)
         nodes = []
         for broker, some in by_broker.items():
             of = {directory.path for directory in some}
@@ -201,6 +195,14 @@ class Cluster:
     def of(cls, node: Node) -> Cluster:
         """Return the cluster of a single node."""
         return cls((node,), node.metadata, node.metadata_path)
+
+    def listed_again(self) -> Cluster:
+        """Return the cluster with its directories as they are now; its metadata is not read again."""
+        return replace(self, nodes=tuple(node.listed_again() for node in self.nodes))
+
+    def without(self, brokers: Collection[str]) -> Cluster:
+        """Return the cluster without the nodes of some brokers."""
+        return replace(self, nodes=tuple(node for node in self.nodes if node.name not in brokers))
 
     @property
     def fs(self) -> Store:
@@ -407,6 +409,20 @@ def brokers_text(names: Sequence[object]) -> str:
 
 
 # ---- which directory belongs to which broker -------------------------------------------------------------------------
+
+
+def list_brokers(
+    fs: Store, paths: Sequence[str], named: Sequence[tuple[str, str]] = ()
+) -> tuple[Mapping[str | None, list[LogDirectory]], list[LocatedPartition]]:
+    """Return the directories of each broker by its name, and the partitions at the paths; see `Cluster.open`."""
+    groups: dict[str | None, list[str]] = {None: list(paths)} if paths or not named else {}
+    for name, path in named:
+        groups.setdefault(name, []).append(path)
+    listed = {name: list_places(fs, some) for name, some in groups.items()}
+    given = [(name, directory) for name, (directories, _) in listed.items() for directory in directories]
+    _check_named_once(given)
+    check_one_cluster([directory for _, directory in given])
+    return _by_broker(given), [place for _, some in listed.values() for place in some]
 
 
 def _by_broker(given: Sequence[tuple[str | None, LogDirectory]]) -> Mapping[str | None, list[LogDirectory]]:

@@ -127,13 +127,13 @@ def write_split(
         if not (writers and writers[-1].fitting(part)):
             writers.append(begin(part))
         part = part[: writers[-1].fitting(part)]
-        written = writers[-1].append(list(_pieces(window, batches, at, part)), part)
+        written = writers[-1].append(list(pieces_of(window, batches, at, part)), part)
         assert written == part.size > 0, "the indexes have room for a whole segment"
         yield part
         at += part.size
 
 
-def _pieces(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
+def pieces_of(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
     """Return the bytes of `part`, which starts at index `at` of the window's batches."""
     start, size = int(batches["size_bytes"][:at].sum()), int(part["size_bytes"].sum())
     if start + size <= window.data.size:
