@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from cordwood.tasks import tasks
 from tests.live.tiered_nodes import Node, values
 
 CONFIGS = {
@@ -17,10 +20,13 @@ CONFIGS = {
 
 
 @contextmanager
-def twins(root: Path) -> Iterator[tuple[Node, Node]]:
+def twins(root: Path, engine: str | None = None) -> Iterator[tuple[Node, Node]]:
     """A node with a tier, and one without; both get the same records, and clean them at the same times."""
     (root / "plain-root").mkdir()
-    tiered, plain = Node(root, configs=CONFIGS), Node(root / "plain-root", with_tier=False, configs=CONFIGS)
+    tiered, plain = (
+        Node(root, configs=CONFIGS, engine=engine),
+        Node(root / "plain-root", with_tier=False, configs=CONFIGS),
+    )
     with tiered.manager, plain.manager:
         yield tiered, plain
 
@@ -82,3 +88,25 @@ def test_a_clean_can_leave_nothing_of_the_segments_in_the_tier(tmp_path: Path) -
         step(nodes)
         assert contents(tiered) == contents(plain)
         assert ids(tiered)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("stages", [False, True])
+def test_tasks_of_an_engine_clean_the_segments_in_the_tier_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: bool
+) -> None:
+    monkeypatch.setattr(tasks, "is_staged", lambda *_: stages)
+    with twins(tmp_path, "here") as nodes:
+        tiered, plain = nodes
+        assert tiered.manager.cleaner is not None
+        tiered.manager.cleaner.runner._tasks_bytes_min = 0
+        append(nodes, 100)
+        step(nodes)
+        for one in nodes:
+            one.log.append({"key-3": None}, timestamp_ms=one.now_ms)  # nothing older of it may come back
+        append(nodes, 2)
+        for _ in range(3):
+            append(nodes, 20)
+            step(nodes)
+            assert contents(tiered) == contents(plain)
+        assert tiered.state.local_floor > 0

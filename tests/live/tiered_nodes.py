@@ -42,6 +42,7 @@ class Node:
         with_tier: bool = True,
         tier: str | Path | None = None,
         configs: Mapping[str, str] = MappingProxyType({}),
+        engine: str | None = None,
     ) -> None:
         self.now_ms = now_ms
         self.scheduler = SteppedScheduler(lambda: self.now_ms)
@@ -56,6 +57,7 @@ class Node:
             clock=lambda: self.now_ms,
             scheduler=self.scheduler,
             tier=(tier or root / "tier") if with_tier else None,
+            engine=engine,
         )
 
     @property

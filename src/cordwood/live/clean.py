@@ -410,7 +410,10 @@ class CleanRunner:
             with (
                 nullcontext() if spark is None else spark.named(name, what),
                 looked_at(look),
-                Jobs(throttled(self._fs, self.limit), f"{clean.folder}/{PROGRESS}", start, None) as jobs,
+                # Tasks see the segments that are in a tier, too.
+                Jobs(
+                    throttled(clean.task.location.open(), self.limit), f"{clean.folder}/{PROGRESS}", start, None
+                ) as jobs,
             ):
                 return jobs.clean([clean.task], None)[0]
         except Exception:
