@@ -202,6 +202,7 @@ def erase_check(
     values: bool = False,
     key_as: str = "utf8",
     now_ms: int | None = None,
+    brokers: Sequence[str] = (),
 ) -> ErasureResult:
     """Look for traces of keys in all files of some directories, and list the steps that remain.
 
@@ -209,7 +210,7 @@ def erase_check(
     certificate as an HTML file.
 
     Args:
-        paths: all places that may have traces: directories of brokers, copies, folders of kept files.
+        paths: all places that may have traces: directories of all brokers, copies, folders of kept files.
         keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of searched files, and of all files.
         fs: the file system; default: this machine's.
@@ -228,6 +229,8 @@ def erase_check(
             protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always stands for
             bytes. Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
 
     Raises:
         NotFoundError: there is nothing at a path, or no file was selected.

@@ -148,3 +148,34 @@ def test_a_dataframe_is_healed(brokers: list[Path], damaged: list[Path], spark: 
     healed = cordwood.latest_table(spark, *damaged, topic="orders", heal=True)
     sound = cordwood.latest_table(spark, *brokers[:2], topic="orders")
     assert sorted(healed.collect()) == sorted(sound.collect())
+
+
+# ---- erase-check -----------------------------------------------------------------------------------------------------
+
+
+def test_erase_check_names_the_replicas_in_which_a_key_still_is(brokers: list[Path]) -> None:
+    result = cordwood.erase_check(*brokers, keys=["k3"], topics=["orders"])
+    here = [one for one in result.replicas if one.topic_partition == TopicPartition("orders", 0)]
+    assert [(one.broker, one.path) for one in here] == [
+        (str(number), str(path / "orders-0")) for number, path in enumerate(brokers, 1)
+    ]
+    assert {one.broker for one in result.traces} == set(result.brokers) == {"1", "2", "3"}
+    for trace in result.traces:
+        assert trace.path.startswith(f"{brokers[int(trace.broker) - 1]}/")
+    # A folder of all brokers is the same.
+    folder = cordwood.erase_check(brokers[0].parent, keys=["k3"], topics=["orders"])
+    assert (folder.replicas, folder.brokers) == (result.replicas, result.brokers)
+    printed = run("erase-check", *brokers, "--key", "k3", "--topic", "orders", exits=1).output
+    assert f"traces in orders-0 of broker 2, {brokers[1] / 'orders-0'}: " in printed
+
+
+def test_erase_check_names_the_brokers_whose_replicas_were_not_searched(brokers: list[Path], tmp_path: Path) -> None:
+    missing = "broker 3 has replicas of 1 partition (payments-0), and none of its directories with them is given"
+    assert missing in cordwood.erase_check(*brokers[:2], keys=["nobody"], topics=["payments"]).unknown
+    assert not any("none of its" in one for one in cordwood.erase_check(*brokers, keys=["nobody"]).unknown)
+    third = copy_of(brokers[2], tmp_path / "third")
+    (third / META_PROPERTIES).unlink()
+    result = cordwood.erase_check(*brokers[:2], brokers=[f"3={third}"], keys=["k1"], topics=["payments"])
+    assert result.brokers == ("1", "2", "3") and missing not in result.unknown
+    document = json.loads(json.dumps(result.document()))
+    assert [one["path"] for one in document["replicas"] if one["broker"] == "3"] == [str(third / "payments-0")]

@@ -14,6 +14,7 @@ import pytest
 
 from cordwood.common.errors import CordwoodError
 from cordwood.live.validation import read_batches
+from cordwood.storage.index import build
 from tests import knobs
 from tests.fs.object_server import Server, environment, faulty, running_server
 from tests.live.tiered_nodes import NOW, ORDERS, Node, numbers, values
@@ -110,21 +111,27 @@ def test_a_sequential_reader_takes_one_request_for_a_small_segment(server: Serve
         ("delete", "dead", 150),
         ("compact", "403", 40),
         ("compact", "lost", 40),
+        ("indexed", "403", 40),
+        ("indexed", "lost", 40),
     ],
 )
 def test_a_fault_at_any_request_loses_nothing(
-    server: Server, tmp_path: Path, policy: str, kind: str, step: int
+    server: Server, tmp_path: Path, policy: str, kind: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configs, happened = {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0"}, 0
+    monkeypatch.setattr(build, "SEGMENT_SHARE", 0)  # segments of this size would have no key index
+    is_indexed, policy = policy == "indexed", "compact" if policy == "indexed" else policy
+    configs, happened, indexes = {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0"}, 0, 0
     for number in range(0, 1000, knobs.step(step)):
-        prefix = f"live-{policy}-{kind}-{number}"
+        prefix = f"live-{policy}-{is_indexed}-{kind}-{number}"
         root = tmp_path / f"{number}"
         root.mkdir()
         with faulty(server.address) as (address, faults), mock.patch.dict(os.environ, environment(address)):
             faults.begin({number: kind})
             node = Node(root, tier=f"s3://logs/{prefix}", configs=configs)
             count = 0
-            with contextlib.suppress(CordwoodError, OSError), node.manager:
+            with contextlib.suppress(CordwoodError, OSError), contextlib.ExitStack() as running:
+                running.callback(node.manager.shutdown)
+                node.manager.startup(index=is_indexed)
                 for _ in range(3):
                     node.fill(60, count)
                     count += 60
@@ -137,6 +144,7 @@ def test_a_fault_at_any_request_loses_nothing(
             assert known[len(known) - len(expected(policy, count)) :] == expected(policy, count)
             again.step()
             assert stored(server, prefix) == named(again)
+            indexes += any(name.endswith(".keyhashes") for name in server.objects(prefix))
             end = again.state.copied_end
         shutil.rmtree(root / "logs")
         other = Node(root, "other", now_ms=NOW + 2_000_000, tier=f"s3://logs/{prefix}", configs=configs)
@@ -147,3 +155,4 @@ def test_a_fault_at_any_request_loses_nothing(
         if not faults.happened:
             break
     assert happened > 1
+    assert bool(indexes) == is_indexed

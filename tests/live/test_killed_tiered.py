@@ -17,6 +17,7 @@ from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
+from cordwood.storage.index import build
 from tests import knobs
 from tests.live.live_logs import batch, read_all
 
@@ -39,6 +40,7 @@ POLICIES = {
     "delete": ("tiered:cleanup.policy=delete", "tiered:retention.bytes=60000", "log.cleaner.enable=false"),
     "compact": ("tiered:cleanup.policy=compact", "tiered:min.cleanable.dirty.ratio=0.1", "log.cleaner.backoff.ms=10"),
 }
+POLICIES["indexed"] = POLICIES["compact"]
 
 
 def manager_of(root: Path, policy: str, interval_ms: int = 20) -> LogManager:
@@ -54,7 +56,9 @@ def value(number: int) -> str:
 def append_for_ever(root: str, policy: str) -> None:
     """Append numbers, and print the last flushed one."""
     manager = manager_of(Path(root), policy)
-    manager.startup()
+    if policy == "indexed":
+        build.SEGMENT_SHARE = 0  # segments of this size would have no key index
+    manager.startup(index=policy == "indexed")
     log = manager.get_or_create_log(TIERED, is_new=True)
     number = log.log_end_offset
     while True:
@@ -64,7 +68,7 @@ def append_for_ever(root: str, policy: str) -> None:
             number += 1
         log.flush(force_active_segment=True)
         print(number - 1, flush=True)
-        if policy == "compact":
+        if policy != "delete":
             time.sleep(0.01)  # a cleaner needs a moment to begin
 
 
@@ -95,7 +99,7 @@ def check(log: Log, policy: str, least: int) -> None:
 def test_kills_at_any_moment_lose_nothing_and_leave_no_orphan(tmp_path: Path, policy: str) -> None:
     for name in ("logs", "tier"):
         (tmp_path / name).mkdir()
-    chosen, lost_disks, changed = random.Random(knobs.SEED), 0, 0
+    chosen, lost_disks, changed, indexed = random.Random(knobs.SEED), 0, 0, 0
     for number in range(KILLS):
         flushed = killed_after(
             tmp_path, policy, chosen.randrange(1, 12 if policy == "delete" else 400), chosen.random() * 0.2
@@ -112,6 +116,7 @@ def test_kills_at_any_moment_lose_nothing_and_leave_no_orphan(tmp_path: Path, po
             one = tiering.status(TIERED)
             assert one is not None
             check(log, policy, one.state.copied_end - 1 if is_lost else flushed)
+            indexed += any((tmp_path / "tier").rglob("*.keyhashes"))
             changed += log.log_start_offset > 0 or one.state.local_floor > 0
             with one.lock:
                 objects = {path.name[21:43] for path in (tmp_path / "tier").rglob("0*-*.*")}
@@ -122,3 +127,4 @@ def test_kills_at_any_moment_lose_nothing_and_leave_no_orphan(tmp_path: Path, po
         f"kills of a tiered log: {KILLS}, {lost_disks} with the loss of the disk, {changed} after a change of the tier"
     )
     assert lost_disks and (changed or KILLS < 10)
+    assert bool(indexed) == (policy == "indexed")

@@ -14,9 +14,13 @@ import pytest
 from cordwood.fs.base import ReadableFile
 from cordwood.storage.formats import key_index
 from cordwood.storage.formats.filenames import FileKind, parse_tier_key_index, tier_key_index_name
+from cordwood.storage.index.history import KeyHistory
+from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.segments import RemoteSegment
-from tests.live.tiered_nodes import NOW, Node, values
+from cordwood.storage.tier.store import with_tier
+from tests.command import run
+from tests.live.tiered_nodes import FS, NOW, Node, values
 
 CONFIGS = {
     "cleanup.policy": "compact",
@@ -206,3 +210,32 @@ def test_a_segment_with_a_bad_index_is_read(tmp_path: Path, damage: Callable[[Pa
         with reads() as opened:
             clean(node)
         assert {start for start, kind in opened if kind is FileKind.LOG} == {one[0]}
+
+
+def test_a_search_in_the_tier_uses_the_indexes_there(tmp_path: Path) -> None:
+    with started(tmp_path) as node:
+        put(node, *range(308))
+        clean(node)
+    shutil.rmtree(tmp_path / "logs/orders-0/.cordwood")
+    history = KeyHistory([b"key-100"])
+    (record,) = history.of(KeyedLog(f"{tmp_path}/logs/orders-0", fs=with_tier(FS, f"{tmp_path}/tier")))
+    assert record.offset == 100
+    assert (history.indexed, history.scanned) == (10, 1)  # the last one is on the disk, too, and is read there
+
+
+def test_a_check_names_only_indexes_without_a_segment(tmp_path: Path) -> None:
+    with started(tmp_path) as node:
+        put(node, *range(308))
+        clean(node)
+        orphan = Path(node.tiering.root, f"orders-{node.state.partition.topic_id}/0", f"{5:020d}-{'A' * 22}.keyhashes")
+    assert not in_tier_found(tmp_path)
+    orphan.write_bytes(b"of a zombie")
+    ((path, what),) = in_tier_found(tmp_path)
+    assert path == str(orphan)
+    assert "which the manifest does not name" in what
+
+
+def in_tier_found(root: Path) -> list[tuple[str, str]]:
+    """Paths and descriptions of the findings about the tier."""
+    lines = run("check", root / "logs", "--tier", root / "tier", "--json").lines
+    return [(one["file"], one["what"]) for one in lines if str(one.get("kind", "")).startswith("tier")]

@@ -73,12 +73,13 @@ def get(
 @with_options
 def erase_check(
     directories: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="DIR...",
-            help="All places that may have traces: directories of brokers, copies, folders of kept files, buckets.",
+            help="All places that may have traces: directories of all brokers, copies, folders of kept files, buckets.",
         ),
-    ],
+    ] = None,
+    *,
     options: EraseCheckOptions,
     key: Keys = None,
     keys: KeysFile = None,
@@ -105,7 +106,9 @@ def erase_check(
     for path in certificate or ():
         check_output(path, "the certificate")
     with Progress() as progress:
-        result = erasure.erase_check([named(one) for one in directories], wanted, options, on_progress=progress.of)
+        result = erasure.erase_check(
+            [named(one) for one in directories or ()], wanted, options, on_progress=progress.of
+        )
     for path in certificate or ():
         write_output(path, _certificate(result, path))
     show_result(result, as_json=as_json)

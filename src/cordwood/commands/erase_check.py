@@ -24,13 +24,23 @@ from cordwood.cleaning.rules.plan import utc
 from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.get import shown
 from cordwood.commands.options import EraseCheckOptions, Selection
-from cordwood.commands.why.found_keys import CheckedFile, ErasureResult, FoundTrace, Role, TraceRecord
+from cordwood.commands.why.found_keys import CheckedFile, ErasureResult, FoundTrace, ReplicaTraces, Role, TraceRecord
 from cordwood.commands.why.next_step import NextStep, StepKind, prospects_of
 from cordwood.common.errors import ConfigError, CordwoodError, NotFoundError, RequestError
 from cordwood.common.json_text import json_value
-from cordwood.common.text import Column, bytes_text, cells_of, html_table, number, printable, register, table
+from cordwood.common.text import (
+    Column,
+    bytes_text,
+    cells_of,
+    html_table,
+    names_text,
+    number,
+    printable,
+    register,
+    table,
+)
 from cordwood.common.threads import in_parallel
-from cordwood.common.types import Clock, system_clock
+from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import FileInfo, Store
 from cordwood.fs.machine import local_cores
 from cordwood.storage.changes.backup import MANIFEST
@@ -49,6 +59,7 @@ from cordwood.storage.index.history import KeyRecord, TransactionOutcome, by_key
 from cordwood.storage.index.traces import KEY_BYTES_MIN, SearchedFile, Trace, TraceKind, TraceSearch
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.directory import is_wanted
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.decoders.keys import Coder, schema_folder
@@ -73,7 +84,7 @@ def erase_check(
     certificate as an HTML file.
 
     Args:
-        paths: all places that may have traces: directories of brokers, copies, folders of kept files.
+        paths: all places that may have traces: directories of all brokers, copies, folders of kept files.
         keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of searched files, and of all files.
 
@@ -86,44 +97,87 @@ def erase_check(
     if not keys:
         raise RequestError("no key was given")
     folder = schema_folder(options.key_as)
-    fs = fs or chosen.store([*paths, folder])
+    given = options.named.with_paths(paths)
+    fs = fs or chosen.store([*given, folder])
     coder = Coder(options.key_as, fs)
     raw = sorted({key for one in keys for key in coder.encode(one)})
     started_ms = clock()
     search = TraceSearch(fs, raw, values=options.values, ranks=KEEP_RULE.ranks)
-    nodes = [_node(fs, path, chosen) for path in paths]
-    files, looked_at, unknown = _look_at_all(fs, paths, chosen, search, on_progress)
+    opened = [_cluster(fs, chosen, [path]) for path in paths]
+    opened += [_cluster(fs, chosen, [], [one]) for one in options.named.named]
+    clusters = [one for one in opened if one is not None]
+    files, looked_at, unknown = _look_at_all(fs, given, chosen, search, on_progress)
     judge = _StepChooser(
-        fs, [node for node in nodes if node is not None], started_ms if options.now_ms is None else options.now_ms
+        fs,
+        [node for cluster in clusters for node in cluster.nodes],
+        started_ms if options.now_ms is None else options.now_ms,
     )
     judge.judge_logs(files, looked_at)
     traces = [trace for file in files for trace in judge.traces(file, looked_at[file.path])]
+    checked = tuple(_checked(files, looked_at, traces, judge))
     shown = dict(zip(raw, coder.decode(raw), strict=True))
     return ErasureResult(
         version("cordwood"),
         started_ms,
         clock(),
-        tuple(paths),
-        tuple(fs.absolute_path(path) for path in paths),
+        given,
+        tuple(fs.absolute_path(path) for path in given),
         tuple(chosen.topics),
         tuple(chosen.partitions),
         len(raw),
         _digest(raw),
         options.values,
-        tuple(_checked(files, looked_at, traces)),
+        checked,
         tuple(replace(trace, key=shown[trace.key]) for trace in traces),
-        (*_never_known(raw, options), *unknown, *judge.notes),
+        (*_never_known(raw, options), *_missing_replicas(clusters, chosen), *unknown, *judge.notes),
+        tuple(_with_traces(files, checked)),
+        tuple(sorted({node.name for node in judge.nodes if node.name})),
     )
 
 
-def _node(fs: Store, path: str, chosen: Selection) -> Node | None:
-    """Open a directory as a broker's, for its configs; None if it is not a broker's directory."""
+def _cluster(
+    fs: Store, chosen: Selection, paths: Sequence[str], named: Sequence[tuple[str, str]] = ()
+) -> Cluster | None:
+    """Open directories as those of brokers, for their names and configs; None if they are no broker's."""
     try:
-        return Node.open(fs, [path], chosen.metadata, chosen.server_properties, chosen.overrides)
+        sources = chosen.metadata, chosen.server_properties, chosen.overrides
+        return Cluster.open(fs, paths, *sources, named=named)
     except ConfigError:
         raise
     except RequestError:
         return None
+
+
+def _missing_replicas(clusters: Sequence[Cluster], chosen: Selection) -> Iterator[str]:
+    """Yield the brokers that have further replicas, by the newest metadata."""
+    known = [one for one in clusters if one.metadata is not None and not one.metadata.problems]
+    if not known:
+        return
+    newest = max(known, key=lambda one: 0 if one.metadata is None else one.metadata.next_offset)
+    here: dict[TopicPartition, set[int | None]] = {}
+    for cluster in clusters:
+        for name, replicas in cluster.partitions.items():
+            if is_wanted(name, chosen.topics, chosen.partitions):
+                here.setdefault(name, set()).update(one.node.node_id for one in replicas)
+    missing: dict[int, list[TopicPartition]] = {}
+    for name, nodes in sorted(here.items()):
+        assigned = newest.assignment(name)
+        for broker in () if assigned is None else set(assigned.replicas) - nodes:
+            missing.setdefault(broker, []).append(name)
+    for broker, names in sorted(missing.items()):
+        what = f"broker {broker} has replicas of {number(len(names), 'partition')}"
+        yield f"{what} ({names_text(list(map(str, names)))}), and none of its directories with them is given"
+
+
+def _with_traces(files: Sequence[_FileToCheck], checked: Sequence[CheckedFile]) -> Iterator[ReplicaTraces]:
+    """Yield the replicas of partitions that have traces, with the traces of all their files."""
+    found: dict[tuple[TopicPartition, str, str], Counter[TraceKind]] = {}
+    for file, one in zip(files, checked, strict=True):
+        if one.counts and file.directory is not None and file.partition is not None:
+            replica = file.partition.topic_partition, one.broker, file.directory
+            found.setdefault(replica, Counter()).update(one.counts)
+    for replica, counts in sorted(found.items(), key=lambda item: item[0]):
+        yield ReplicaTraces(*replica, dict(counts))
 
 
 def _digest(keys: Sequence[bytes]) -> str:
@@ -134,7 +188,10 @@ def _digest(keys: Sequence[bytes]) -> str:
 
 
 def _checked(
-    files: Iterable[_FileToCheck], looked_at: Mapping[str, SearchedFile], traces: Iterable[FoundTrace]
+    files: Iterable[_FileToCheck],
+    looked_at: Mapping[str, SearchedFile],
+    traces: Iterable[FoundTrace],
+    judge: _StepChooser,
 ) -> Iterator[CheckedFile]:
     """Yield the files with their traces by kind; a record counts as superseded only if its trace has a description."""
     superseded: Counter[tuple[str, TraceKind]] = Counter()
@@ -147,7 +204,8 @@ def _checked(
         for kind in (TraceKind.RECORD, TraceKind.TOMBSTONE):
             counts[kind] -= superseded[file.path, kind]
             counts[TraceKind.SUPERSEDED] += superseded[file.path, kind]
-        yield CheckedFile(file.role, found, {kind: count for kind, count in counts.items() if count > 0})
+        positive = {kind: count for kind, count in counts.items() if count > 0}
+        yield CheckedFile(file.role, found, positive, judge.broker_of(file.path))
 
 
 # ---- searching ------------------------------------------------------------------------------------------------------
@@ -355,6 +413,8 @@ class _StepChooser:
     #: By the directory of a partition, then by the location of a record.
     _records: dict[str, dict[tuple[int, int, int], tuple[KeyRecord, NextStep]]] = field(default_factory=dict)
 
+    #: Names of brokers by the path of a log directory.
+    _brokers: dict[str, str] = field(default_factory=dict)
     _places: dict[str, tuple[Node, LocatedPartition]] = field(default_factory=dict)
 
     def traces(self, file: _FileToCheck, found: SearchedFile) -> Iterator[FoundTrace]:
@@ -369,7 +429,26 @@ class _StepChooser:
                 record, step = known
                 if record.superseded_by is not None or record.outcome is TransactionOutcome.ABORTED:
                     kind = TraceKind.SUPERSEDED
-            yield FoundTrace(file.path, file.role, kind, trace.key, trace.position, _described(record), step)
+            yield FoundTrace(
+                file.path,
+                file.role,
+                kind,
+                trace.key,
+                trace.position,
+                _described(record),
+                step,
+                self.broker_of(file.path),
+            )
+
+    def broker_of(self, path: str) -> str:
+        """Return the name of the broker in whose directories a file is; empty if it is unknown."""
+        if not self._brokers:
+            pairs = [(node.name, directory) for node in self.nodes for directory in node.directories]
+            self._brokers.update((self.fs.absolute_path(directory.path), name) for name, directory in pairs)
+        folder = self.fs.absolute_path(path)
+        while folder not in self._brokers and (above := posixpath.dirname(folder)) != folder:
+            folder = above
+        return self._brokers.get(folder, "")
 
     def _step(self, file: _FileToCheck, trace: Trace) -> NextStep:
         if file.role is Role.LEFTOVER:
@@ -495,6 +574,8 @@ TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
     (Column("SO THAT IT GOES"), lambda one: printable(one.next_step.what)),
     (Column("DUE (UTC)"), _due),
 )
+#: Columns of the same table if directories of several brokers were searched.
+_TRACES_BY_BROKER = (*TRACES[:3], (Column("BROKER"), lambda one: printable(one.broker) or "-"), *TRACES[3:])
 FILES: Sequence[tuple[Column, Callable[[CheckedFile], str]]] = (
     (Column("FILE"), lambda one: printable(one.found.path)),
     (Column("IS"), lambda one: one.role),
@@ -516,7 +597,8 @@ def _looked_at(result: ErasureResult) -> str:
 
 def _lines(result: ErasureResult) -> Iterator[str]:
     if result.traces:
-        yield from table(*cells_of(TRACES, result.traces[:_SHOWN_ROWS]))
+        columns = _TRACES_BY_BROKER if len(result.brokers) > 1 else TRACES
+        yield from table(*cells_of(columns, result.traces[:_SHOWN_ROWS]))
         yield ""
     found = sum(result.counts.values())
     if found > _SHOWN_ROWS:
@@ -524,6 +606,9 @@ def _lines(result: ErasureResult) -> Iterator[str]:
     for one in result.files:
         for problem in one.found.problems:
             yield f"not read: {printable(one.found.path)}: {printable(problem)}"
+    for replica in result.replicas if len(result.brokers) > 1 else ():
+        name = f"{replica.topic_partition} of broker {replica.broker or '-'}"
+        yield f"traces in {printable(name)}, {printable(replica.path)}: {counts_text(replica.counts)}"
     roles = {role: sum(one.role is role for one in result.files) for role in Role}
     yield _looked_at(result)
     yield "of these: " + ", ".join(f"{role}: {count:,}" for role, count in roles.items() if count)
@@ -548,6 +633,17 @@ def _document(result: ErasureResult) -> dict[str, Any]:
         "values_searched": result.values,
         "counts": dict(result.counts),
         "traces": [_trace(one) for one in result.traces],
+        "brokers": list(result.brokers),
+        "replicas": [
+            {
+                "topic": one.topic_partition.topic,
+                "partition": one.topic_partition.partition,
+                "broker": one.broker,
+                "path": printable(one.path),
+                "traces": dict(one.counts),
+            }
+            for one in result.replicas
+        ],
         "files": [_file(one) for one in result.files],
         "unknown": list(map(printable, result.unknown)),
     }
@@ -557,6 +653,7 @@ def _trace(trace: FoundTrace) -> dict[str, Any]:
     record, step = trace.record, trace.next_step
     return {
         "path": printable(trace.path),
+        "broker": trace.broker,
         "role": trace.role,
         "kind": trace.kind,
         "key": json_value(trace.key),
@@ -573,6 +670,7 @@ def _file(file: CheckedFile) -> dict[str, Any]:
     found = file.found
     return {
         "path": printable(found.path),
+        "broker": file.broker,
         "role": file.role,
         "size_bytes": found.size_bytes,
         "mtime_ms": found.mtime_ns // 1_000_000,

@@ -24,6 +24,7 @@ from cordwood.common.arguments import (
     TOPICS,
     AnyPath,
     Option,
+    named_path,
     text_paths,
 )
 from cordwood.common.errors import RequestError
@@ -164,15 +165,12 @@ class NamedBrokers:
 
     def __post_init__(self) -> None:
         """Raise RequestError for a text without a name or without a path."""
-        for text in self.brokers:
-            name, _, path = text.partition("=")
-            if not path or not re.fullmatch(r"[A-Za-z0-9._-]+", name, re.ASCII):
-                raise RequestError(f"--broker {text}: give NAME=DIR, such as 1=/backup/broker-1")
+        _ = self.named
 
     @property
     def named(self) -> tuple[tuple[str, str], ...]:
-        """The broker's name and path of each. A path may have further `=`, as in `1=s3://bucket/date=2026-11-29`."""
-        return tuple((name, path) for name, _, path in (text.partition("=") for text in self.brokers))
+        """The broker's name and path of each."""
+        return tuple(named_path(text, "--broker") for text in self.brokers)
 
     def refuse(self, verb: str) -> None:
         """Raise RequestError if brokers are named, for a verb that takes the directories of one broker."""
@@ -684,6 +682,7 @@ class EraseCheckOptions:
         ),
     ] = "utf8"
     now_ms: Annotated[int | None, NOW] = None
+    named: NamedBrokers = field(default_factory=NamedBrokers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from cordwood.common.errors import RequestError
 
 #: The types of paths that users may pass.
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -145,6 +148,18 @@ class Option:
     flag: str = ""
     metavar: str = ""
     flag_help: str = ""
+
+
+def named_path(text: str, flag: str) -> tuple[str, str]:
+    """Parse `NAME=DIR`: the name of a broker, and a path, which may have further `=`, as in `s3://bucket/date=2026-11-29`.
+
+    Raises:
+        RequestError: the name or the path is missing or invalid.
+    """
+    name, _, path = text.partition("=")
+    if not path or not re.fullmatch(r"[A-Za-z0-9._-]+", name, re.ASCII):
+        raise RequestError(f"{flag} {text}: give NAME=DIR, such as 1=/backup/broker-1")
+    return name, path
 
 
 # Options shared by several commands, with the same help everywhere.

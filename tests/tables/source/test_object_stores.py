@@ -18,6 +18,7 @@ from cordwood.fs.manifest import MANIFEST
 from tests.command import ENVIRONMENT
 from tests.fixtures import fixture
 from tests.fs.object_server import BUCKET, Server, environment, running_server
+from tests.live.tiered_nodes import node, numbers
 from tests.logs import append
 
 pytestmark = pytest.mark.more
@@ -44,6 +45,19 @@ stream = spark.readStream.format("cordwood").options(**options).load(other)
 stream.writeStream.format("memory").queryName("found").trigger(availableNow=True).start().awaitTermination()
 assert spark.table("found").count() == counts[-1]
 print(json.dumps(counts))
+"""
+
+#: Reads the values of a live log, whose closed segments are in a tier, and counts those of a key through key indexes.
+_READ_TIER = """
+import json, sys
+import cordwood
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+cordwood.register(spark)
+rows = spark.read.format("cordwood").options(tier=sys.argv[2], pushFilters="true").load(sys.argv[1])
+values = [bytes(row.value).decode() for row in rows.sort("offset").collect()]
+print(json.dumps([values, rows.filter("key = 'key-3'").count()]))
 """
 
 
@@ -76,6 +90,19 @@ def test_a_bucket_is_read_by_spark_as_the_directory_is(server: Server, tmp_path:
     pairs = [(str(fixture(name)), server.upload(fixture(name), name)) for name in names]
     counts = json.loads(run("-c", _READ, json.dumps(pairs), server=server, folder=tmp_path).splitlines()[-1])
     assert len(counts) == len(names) and min(counts) > 100
+
+
+@pytest.mark.slow
+def test_a_live_log_whose_tier_is_in_a_bucket_is_read_by_spark(server: Server, tmp_path: Path) -> None:
+    with node(tmp_path) as one:
+        one.fill(100)
+        one.step()
+        assert one.log.log_segments[0].base_offset > 80
+    url = server.upload(tmp_path / "tier", "live-tier")
+    printed = run("-c", _READ_TIER, str(tmp_path / "logs"), url, server=server, folder=tmp_path)
+    values, count = json.loads(printed.splitlines()[-1])
+    assert [value.encode() for value in values] == numbers(100)
+    assert count == 14
 
 
 @pytest.mark.slow

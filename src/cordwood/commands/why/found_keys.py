@@ -118,6 +118,7 @@ class FoundTrace:
         key: the key decoded by the chosen decoder; bytes if it cannot decode it.
         record: the record, if the trace is one; None for other traces.
         next_step: action that removes the trace.
+        broker: name of the broker that the file belongs to; empty if it is unknown.
     """
 
     path: str
@@ -127,6 +128,7 @@ class FoundTrace:
     position: int
     record: TraceRecord | None
     next_step: NextStep
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,28 @@ class CheckedFile:
         role: role of the file.
         found: its size, its checksum, and its traces.
         counts: number of traces of each kind.
+        broker: name of the broker that the file belongs to; empty if it is unknown.
     """
 
     role: Role
     found: SearchedFile
+    counts: Mapping[TraceKind, int]
+    broker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTraces:
+    """The traces in a replica of a partition.
+
+    Attributes:
+        broker: name of its broker; empty if it is unknown.
+        path: its directory.
+        counts: number of traces of each kind.
+    """
+
+    topic_partition: TopicPartition
+    broker: str
+    path: str
     counts: Mapping[TraceKind, int]
 
 
@@ -169,6 +189,8 @@ class ErasureResult(Paged):
         files: all searched files.
         traces: at most the first `DESCRIBED_MAX` traces of each file.
         unknown: facts that could not be established.
+        replicas: the replicas that have traces.
+        brokers: names of the brokers whose directories were searched.
     """
 
     version: str
@@ -184,6 +206,8 @@ class ErasureResult(Paged):
     files: tuple[CheckedFile, ...]
     traces: tuple[FoundTrace, ...]
     unknown: tuple[str, ...]
+    replicas: tuple[ReplicaTraces, ...] = ()
+    brokers: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> ErasureVerdict:

@@ -188,7 +188,7 @@ class KeyHistory:
 
     def _through_index(self, log: LogView, segment: Segment, file: ReadableFile) -> list[KeyRecord] | None:
         """Find the records through the index; None if reading the whole segment is faster."""
-        with SparseIndex(segment) as opened:
+        with SparseIndex(segment, file) as opened:
             index = opened.index
             touched = batches_with(index, opened.find(hash_of_keys(self._finder.keys, index.header.secret)).ordinals)
             if touched.size > _SHARE_MAX * index.header.batches and touched.size > _FEW:

@@ -28,6 +28,7 @@ wrong record: every candidate is compared by the bytes of its key.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -288,27 +289,27 @@ def _settled(identity: Identity, now: Identity) -> Identity:
 # ---- a valid index ---------------------------------------------------------------------------------------------------
 
 
-def check_identity(index: KeyIndex, segment: Segment, path: str) -> None:
+def check_identity(index: KeyIndex, segment: Segment, path: str, log: ReadableFile | None = None) -> None:
     """Raise unless an index matches the segment, by its identity or by a sample.
+
+    Args:
+        log: the segment's `.log`. None: it is opened if a sample is needed, which in an object store is a request.
 
     Raises:
         OSError: the segment's `.log` cannot be opened.
         CorruptFileError: the index does not match the segment.
     """
-    if what := _difference(index, segment):
+    if what := _difference(index, segment, log):
         raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
 
 
-def _difference(index: KeyIndex, segment: Segment) -> str:
-    """Compare an index with its segment. Return a description of the first difference, or "".
-
-    The `.log` is opened only if it has to be compared: in an object store that would be a request.
-    """
+def _difference(index: KeyIndex, segment: Segment, log: ReadableFile | None) -> str:
+    """Compare an index with its segment. Return a description of the first difference, or ""."""
     if index.header.base_offset != segment.base_offset:
         return f"its base offset is {index.header.base_offset}"
     if is_same_log(index.identity, segment):
         return ""
-    with segment.open() as file:
+    with segment.open() if log is None else contextlib.nullcontext(log) as file:
         return _difference_in(file, index)
 
 

@@ -22,6 +22,7 @@ import contextlib
 import logging
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from cordwood.common.errors import CorruptFileError, StoreError
 from cordwood.fs.base import LocalFileSystem
@@ -62,10 +63,13 @@ class TierKeyIndexes:
         """Keep the index of an output that became a segment.
 
         Args:
-            path: the index, as the clean made it.
+            path: the index, as the clean made it. The segment may begin earlier than the output, without a record
+                there, as an output without any record joins its neighbour.
         """
         with contextlib.suppress(OSError, CorruptFileError):
-            self._keep(decode(read_file(self._fs, path), path), segment)
+            index = decode(read_file(self._fs, path), path)
+            header = replace(index.header, base_offset=segment.segment.start_offset)
+            self._keep(replace(index, header=header), segment)
 
     def take_over(self, paths: Sequence[str], segments: Iterable[TierSegment]) -> tuple[str, ...]:
         """Keep the indexes that a clean made of segments in the tier; return the paths of all others."""

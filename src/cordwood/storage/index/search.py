@@ -216,10 +216,11 @@ class SparseIndex:
         index: the index. Its arrays of batches are complete; its arrays of keys only where `find` has loaded blocks.
     """
 
-    def __init__(self, segment: Segment, *, needs_batches: bool = True) -> None:
+    def __init__(self, segment: Segment, log: ReadableFile | None = None, *, needs_batches: bool = True) -> None:
         """Open the index of a segment, if it is valid.
 
         Args:
+            log: the segment's `.log`, if its batches will be read: another file may get its name meanwhile.
             needs_batches: read the arrays of batches, even if the identity shows that the index is valid.
 
         Raises:
@@ -232,7 +233,7 @@ class SparseIndex:
             self._open()
             if needs_batches or not is_same_log(self.index.identity, segment):
                 self._load_batches()
-            check_identity(self.index, segment, self._path)
+            check_identity(self.index, segment, self._path, log)
         except BaseException:
             self._file.close()
             raise

@@ -175,7 +175,9 @@ def _is_whole(window: BatchWindow) -> npt.NDArray[np.bool_]:
     data = window.batches[whole & ~is_control(window.batches)]
     for columns in decode(BatchWindow(window.position, window.data, data, window.read), on_damage=wrong.append):
         del columns
-    return np.asarray(whole & ~np.isin(window.batches["position"], [one.position for one in wrong]))
+    return np.asarray(
+        whole & ~np.isin(window.batches["position"], [-1 if one.position is None else one.position for one in wrong])
+    )
 
 
 def _first_offsets(batches: BatchRows) -> npt.NDArray[np.int64]:
@@ -339,12 +341,14 @@ class Healer:
 
     Args:
         heals: the user wants it. Without, errors only mention that it is possible.
+        flag: the option by which the user asks for it.
 
     Attributes:
         patches: all patches so far.
     """
 
     heals: bool = False
+    flag: str = "--heal"
     patches: dict[str, tuple[Patch, ...]] = field(default_factory=dict)
     _logs: dict[str, tuple[LogView, tuple[OtherReplica, ...]]] = field(default_factory=dict)
     #: By path of a damaged file: its patches, and why other damage in it cannot be healed.
@@ -381,7 +385,7 @@ class Healer:
                 self.patches[path] = tuple(patches)
                 is_healed = True
             for error in some:
-                error.advice = _advice(patches, reasons, heals=self.heals)
+                error.advice = _advice(patches, reasons, "" if self.heals else self.flag)
         return is_healed
 
     @property
@@ -452,10 +456,10 @@ def _patched(damage: _Damage, sources: Sequence[_Source], epochs: LeaderEpochs) 
     return [], reasons
 
 
-def _advice(patches: Sequence[Patch], reasons: Sequence[str], *, heals: bool) -> str:
-    if patches and not heals:
+def _advice(patches: Sequence[Patch], reasons: Sequence[str], flag: str) -> str:
+    if patches and flag:
         brokers = ", ".join(sorted({one.broker for one in patches}))
-        return f"The replica of broker {brokers} has these bytes undamaged: --heal reads them from there"
-    if heals and reasons:
+        return f"The replica of broker {brokers} has these bytes undamaged: {flag} reads them from there"
+    if reasons and not flag:
         return f"No other replica can heal it: {'; '.join(dict.fromkeys(reasons))}"
     return ""

@@ -16,9 +16,9 @@ is writing to is the end of its last whole batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import names_text
@@ -28,33 +28,44 @@ from cordwood.fs.base import Store
 from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
+from cordwood.storage.log.healing import Healer, OtherReplica
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.segment import MAX_OFFSET, Cut
 from cordwood.storage.log.tail import find_tail, follow, outcomes
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.cluster import Belief, Cluster, Replica
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.source import filters
 from cordwood.tables.source.filters import Condition
 from cordwood.tables.source.offsets import Limit, check_names, resolve
 from cordwood.tables.source.options import ReadOptions
 from cordwood.tables.source.schema import TRANSACTION
-from cordwood.tables.source.slices import OffsetRange, ReadCounts, Slice, Slicer, TransactionsMet, divide, pack
+from cordwood.tables.source.slices import HEAL, OffsetRange, ReadCounts, Slice, Slicer, TransactionsMet, divide, pack
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
 
 _log = logging.getLogger(__name__)
 
 
-def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
-    """Return the partitions selected by the options, sorted by name.
+def choose(cluster: Cluster, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
+    """Return the partitions selected by the options, sorted by name; of several brokers, one replica of each.
 
     Raises:
-        NotFoundError: a named topic or partition is missing.
-        RequestError: a partition is in two directories.
+        NotFoundError: a named topic or partition is missing, or the named broker has no replica of a partition.
+        RequestError: a partition is in two directories of a broker, or no directory belongs to the named broker.
     """
+    return {name: replica.place for name, (replica, _) in choose_replicas(cluster, options).items()}
+
+
+def choose_replicas(cluster: Cluster, options: ReadOptions) -> dict[TopicPartition, tuple[Replica, Belief | None]]:
+    """Like `choose`, but return replicas, of several brokers with the choice among them."""
+    if options.replica is not None:
+        cluster.named(options.replica)
     there = {
         place.name.topic_partition: place
+        for node in cluster.nodes
         for place in node.places
         if place.name is not None and place.name.state is DirectoryState.CURRENT
     }
@@ -63,16 +74,16 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
     named = options.subscribe or sorted(assigned)
     if missing := [topic for topic in named if topic not in topics]:
         raise NotFoundError(
-            f"There is no topic {', '.join(missing)} in {', '.join(options.path)}. There are: {names_text(topics)}"
+            f"There is no topic {', '.join(missing)} in {', '.join(options.all_paths)}. There are: {names_text(topics)}"
             + (". To read the others of those in assign, set failOnDataLoss to false" if assigned else "")
         )
     if absent := sorted((options.assign or frozenset()) - there.keys()):
-        what = f"There is no partition {', '.join(map(str, absent))} in {', '.join(options.path)}"
+        what = f"There is no partition {', '.join(map(str, absent))} in {', '.join(options.all_paths)}"
         if options.fail_on_data_loss:
             raise NotFoundError(f"{what}. To read the others of those in assign, set failOnDataLoss to false")
         _warn_once(what)
     # The path of one partition's directory selects an internal topic too.
-    own = {partition for partition, place in there.items() if place.path in _stripped(options.path)}
+    own = {partition for partition, place in there.items() if place.path in _stripped(options.all_paths)}
 
     def is_wanted(partition: TopicPartition) -> bool:
         if options.assign is not None:
@@ -84,10 +95,18 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
             return False
         return options.subscribe_pattern is None or options.subscribe_pattern.search(partition.topic) is not None
 
-    chosen = {partition: there[partition] for partition in sorted(there) if is_wanted(partition)}
-    for partition in chosen:
-        if twins := node.duplicates(partition):
-            raise RequestError(f"{partition} is there twice: {', '.join(one.path for one in twins)}. Give one of them")
+    chosen: dict[TopicPartition, tuple[Replica, Belief | None]] = {}
+    for partition in sorted(filter(is_wanted, there)):
+        for node in cluster.nodes:
+            if twins := node.duplicates(partition):
+                raise RequestError(
+                    f"{partition} is there twice: {', '.join(one.path for one in twins)}. Give one of them"
+                )
+        if cluster.is_one_broker:
+            chosen[partition] = Replica(partition, cluster.nodes[0], there[partition]), None
+        else:
+            belief = cluster.believed(partition, options.replica)
+            chosen[partition] = belief.replica, belief
     return chosen
 
 
@@ -146,11 +165,15 @@ class _PartitionView:
     place: LocatedPartition
     node: Node
     options: ReadOptions
+    healer: Healer
+    others: tuple[OtherReplica, ...]
 
     @cached_property
     def log(self) -> LogView:
-        """The log, with its key indexes in `index_dir` if the option is set."""
+        """The log, with its key indexes in `index_dir` if the option is set, and as far as it is healed."""
         log, folder = self.place.log(), self.options.index_dir
+        self.healer.know(log, self.others)
+        log = self.healer.healed(log)
         return log if folder is None else log.with_indexes_in(self.node.fs.absolute_path(folder))
 
     @property
@@ -211,10 +234,19 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The slices that each task of a batch reads, and the counts of planning."""
+    """The slices that each task of a batch reads, and the counts of planning.
+
+    Attributes:
+        replicas: the replica of each partition, if directories of several brokers were given.
+    """
 
     tasks: Sequence[tuple[Slice, ...]]
     counts: ReadCounts
+    replicas: tuple[ReadReplica, ...] = ()
+
+
+def _others(belief: Belief | None) -> tuple[OtherReplica, ...]:
+    return () if belief is None else tuple(OtherReplica(one.broker, one.path) for one in belief.others)
 
 
 def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions: Sequence[Condition]) -> BatchPlan:
@@ -227,10 +259,14 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
     starting, ending = options.batch_limits()
     counted = CountedStore(fs)
     paths = [fs.absolute_path(path) for path in options.path]
+    named = [(name, fs.absolute_path(path)) for name, path in options.brokers]
+    healer = Healer(options.heal, HEAL)
     for attempt in range(_ATTEMPTS):
         try:
-            node = Node.open(counted, paths, options.metadata)
-            plan = _Planner(options, node, names, conditions, fs.concurrency).plan(starting, ending)
+            cluster = Cluster.open(counted, paths, options.metadata, named=named)
+            chosen = choose_replicas(cluster, options)
+            planner = partial(_Planner, options, chosen, names, conditions, fs.concurrency, healer)
+            plan = healer.until_healed(lambda make=planner: make().plan(starting, ending))
             plan.counts.bytes_read = counted.bytes_read
             return plan
         except FileNotFoundError:
@@ -244,18 +280,20 @@ class _Planner:
     def __init__(
         self,
         options: ReadOptions,
-        node: Node,
+        chosen: Mapping[TopicPartition, tuple[Replica, Belief | None]],
         names: Sequence[str],
         conditions: Sequence[Condition],
         at_a_time: int,
+        healer: Healer,
     ) -> None:
         self._options = options
+        self._replicas = tuple(ReadReplica.of(belief) for _, belief in chosen.values() if belief is not None)
         self._at_a_time = at_a_time
         self._conditions = conditions
         self._judges_transactions = options.isolation_level == READ_COMMITTED or TRANSACTION in names
         self._views = {
-            partition: _PartitionView(partition, place, node, options)
-            for partition, place in choose(node, options).items()
+            partition: _PartitionView(partition, replica.place, replica.node, options, healer, _others(belief))
+            for partition, (replica, belief) in chosen.items()
         }
 
     def plan(self, starting: Limit, ending: Limit) -> BatchPlan:
@@ -269,7 +307,9 @@ class _Planner:
             parts[part.partition].append(part)
         found = in_parallel(self._at_a_time, lambda view: self._slices(view, parts[view.partition]), selected)
         slices = [one for some, _ in found for one in some]
-        return BatchPlan(pack(slices, self._options), sum((counts for _, counts in found), ReadCounts()))
+        return BatchPlan(
+            pack(slices, self._options), sum((counts for _, counts in found), ReadCounts()), self._replicas
+        )
 
     def _slices(self, view: _PartitionView, parts: Sequence[OffsetRange]) -> tuple[list[Slice], ReadCounts]:
         """Return the slices of a partition, and counts of the skipped segments and bytes."""
@@ -283,6 +323,8 @@ class _Planner:
         if self._judges_transactions and slices:
             met = TransactionsMet(view.transactions)
             slices = [met.added_to(one) for one in slices]
+        if view.others:
+            slices = [replace(one, others=view.others) for one in slices]
         return slices, counts
 
     def _range(self, view: _PartitionView, starting: Limit, ending: Limit) -> OffsetRange:

@@ -122,8 +122,10 @@ class LogDataSource(DataSource):
 
     def _store(self, options: ReadOptions) -> Store:
         folders = [schema_folder(one) for one in (options.key_format, options.value_format)]
-        store = self._store_of([*options.path, options.metadata, options.index_dir, options.tier, *folders])
-        return with_tier(store, options.tier, () if options.tier_key is None else (options.tier_key,), options.path)
+        store = self._store_of([*options.all_paths, options.metadata, options.index_dir, options.tier, *folders])
+        return with_tier(
+            store, options.tier, () if options.tier_key is None else (options.tier_key,), options.all_paths
+        )
 
     def _format_of(self, options: ReadOptions) -> RowFormat:
         """Choose the decoders of keys and values; schemas are read here, once for all tasks."""

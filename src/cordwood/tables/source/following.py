@@ -27,6 +27,7 @@ from cordwood.storage.log.tail import PATIENCE_SECONDS, Patience, Tail, begin_of
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.node.cluster import Cluster, brokers_text
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.source.batch import choose, readable_end, transactions_of
 from cordwood.tables.source.offsets import Limit, Marks, Offsets, check_names, resolve
@@ -231,14 +232,31 @@ class Follower:
         age = self.clock() - self._metadata_read
         if self._node is not None and age < _METADATA_SECONDS:
             node = self._node = self._node.listed_again()
-            places = choose(node, self.options)
+            places = choose(Cluster.of(node), self.options)
             unknown = (one for one in places.keys() - self._followed.keys() if node.replica_count(one) is None)
             if age < _METADATA_OF_NEW_SECONDS or next(unknown, None) is None:
                 return node, places
         self._metadata_read = self.clock()
         paths = [self._fs.absolute_path(path) for path in self.options.path]
-        node = self._node = Node.open(self._fs, paths, self.options.metadata)
-        return node, choose(node, self.options)
+        named = [(name, self._fs.absolute_path(path)) for name, path in self.options.brokers]
+        cluster = Cluster.open(self._fs, paths, self.options.metadata, named=named)
+        node = self._node = self._one_of(cluster)
+        return node, choose(Cluster.of(node), self.options)
+
+    def _one_of(self, cluster: Cluster) -> Node:
+        """Return the broker whose logs are followed.
+
+        Raises:
+            RequestError: there are several, and none was named.
+        """
+        if self.options.replica is not None:
+            return cluster.named(self.options.replica)
+        if not cluster.is_one_broker:
+            raise RequestError(
+                f"A stream follows the logs of one broker, and the directories are those of "
+                f"{brokers_text(cluster.brokers)}: set replica to the name of one"
+            )
+        return cluster.nodes[0]
 
     def _followed_now(self, node: Node, named: tuple[TopicPartition, LocatedPartition]) -> _Followed:
         """Update and return the state of a partition."""

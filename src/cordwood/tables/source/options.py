@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from cordwood.common.arguments import Option, OptionField, option_fields
+from cordwood.common.arguments import Option, OptionField, named_path, option_fields
 from cordwood.common.errors import RequestError
 from cordwood.common.types import Isolation, TopicPartition
 from cordwood.tables.source.offsets import (
@@ -45,8 +45,32 @@ class ReadOptions:
 
     path: Annotated[
         tuple[str, ...],
-        Option("Log directories of one broker, or partition directories; `load` gives it.", metavar="PATHS"),
+        Option("Log directories of one or more brokers, or partition directories; `load` gives it.", metavar="PATHS"),
     ] = ()
+    brokers: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "Also these directories, of the [brokers with these names](several-brokers.md): "
+            '`["1=/backup/a","2=/backup/b"]`.',
+            metavar="BROKERS",
+        ),
+    ] = ()
+    replica: Annotated[
+        str | None,
+        Option(
+            "Of several brokers, read the replicas of the one with this name. Default: of each partition the "
+            "[replica to believe](several-brokers.md#which-replica-is-believed). A stream needs it.",
+            metavar="NAME",
+        ),
+    ] = None
+    heal: Annotated[
+        bool,
+        Option(
+            "A batch: read [damaged batches](several-brokers.md#damaged-batches) from another replica that has the "
+            "same bytes there, and count them. Default: `false`.",
+            metavar="FLAG",
+        ),
+    ] = False
     assign: Annotated[
         frozenset[TopicPartition] | None,
         Option('Only these partitions: `{"orders":[0,1]}`.', metavar="PARTITIONS"),
@@ -216,8 +240,15 @@ class ReadOptions:
         check_limits(*limits)
         return limits
 
+    @property
+    def all_paths(self) -> tuple[str, ...]:
+        """The paths of all directories, those of `brokers` included."""
+        return (*self.path, *(path for _, path in self.brokers))
+
     def stream_start(self) -> Limit:
         """Return where a stream begins."""
+        if self.heal:
+            raise RequestError("heal is for batches: a stream follows the log of one replica, to whose end it waits")
         if self.ending is not None:
             raise RequestError("A stream has no end: endingOffsets and its like are for batches")
         return self.starting or Everywhere(LATEST)
@@ -286,7 +317,7 @@ def _check(read: ReadOptions) -> None:
     chosen = [one for one in (read.assign, read.subscribe, read.subscribe_pattern) if one is not None]
     if len(chosen) > 1:
         raise RequestError("Give one of assign, subscribe and subscribePattern, not several")
-    if not read.path:
+    if not read.all_paths:
         raise RequestError(
             'Say what to read:  spark.read.format("cordwood").load("/var/kafka-logs"). A table in a catalog has its '
             "options in the comment of its last column: make it without columns, and leave that comment as it is"
@@ -372,6 +403,10 @@ def _paths(text: str) -> tuple[str, ...]:
     return (text,)
 
 
+def _brokers(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(named_path(one, "brokers") for one in _paths(text))
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
@@ -425,7 +460,9 @@ def _level(text: str) -> Isolation:
 
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "PATHS": _paths,
+    "BROKERS": _brokers,
     "PATH": str,
+    "NAME": str,
     "PARTITIONS": parse_partitions,
     "NAMES": _names,
     "PATTERN": _pattern,

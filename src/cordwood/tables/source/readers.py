@@ -135,6 +135,8 @@ class LogReader(SliceReader, DataSourceReader):
         except CordwoodError as error:
             raise error.with_traceback(None) from None
         _log.info("%d tasks where %s: %s", len(plan.tasks), text(self._decided) or "all is wanted", plan.counts)
+        for replica in plan.replicas:
+            _log.info("%s", replica)
         tasks = plan.tasks or [()]
         return [LogTask(slices, plan.counts if at == 0 else None) for at, slices in enumerate(tasks)]
 

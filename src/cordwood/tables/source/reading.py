@@ -25,6 +25,7 @@ from cordwood.fs.base import Store
 from cordwood.kernels.layout import CODEC_MASK, LOG_APPEND_TIME, is_transactional_data
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.storage.log.arrow import byte_strings, header_lists, in_calendar, numbers
+from cordwood.storage.log.healing import Healer
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
 from cordwood.storage.log.tail import contradicts
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
@@ -35,7 +36,7 @@ from cordwood.tables.source import filters
 from cordwood.tables.source.filters import NULL, BoolArray, Condition
 from cordwood.tables.source.options import ReadOptions
 from cordwood.tables.source.schema import AS_BYTES, TRANSACTION, UNDECODABLE, RowFormat
-from cordwood.tables.source.slices import ReadCounts, Slice
+from cordwood.tables.source.slices import HEAL, ReadCounts, Slice
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class RowPlan:
 
     Attributes:
         indexed: whether transactions were found by indexes, which the log may contradict.
+        heals: damaged batches are read from other replicas.
     """
 
     names: tuple[str, ...]
@@ -55,6 +57,7 @@ class RowPlan:
     fail_on_damage: bool
     indexed: bool
     row_format: RowFormat
+    heals: bool = False
 
     @classmethod
     def of(
@@ -73,6 +76,7 @@ class RowPlan:
             fail_on_damage=options.fail_on_damage,
             indexed=options.use_indexes,
             row_format=row_format,
+            heals=options.heal,
         )
 
 
@@ -86,7 +90,17 @@ def read_slice(plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> I
         DataError: a file is damaged.
         RequestError: offsets of the slice are missing.
     """
-    yield from _Reader(plan, slice_, fs, counts).rows()
+    reader = _Reader(plan, slice_, fs, counts)
+    while True:
+        try:
+            yield from reader.rows()
+            return
+        except _Healed:
+            continue  # after the last row that was yielded
+
+
+class _Healed(Exception):  # noqa: N818
+    """Ends the reading of a slice whose log has new patches."""
 
 
 class _Reader:
@@ -100,22 +114,28 @@ class _Reader:
         )
         self._oldest_ms = filters.oldest_ms(plan.conditions)
         self._judges_transactions = plan.isolation == READ_COMMITTED or TRANSACTION in plan.names
+        self._healer = Healer(plan.heals, HEAL)
+        #: The lowest offset that was not yielded yet.
+        self._next_offset = slice_.start_offset
         #: Producers with records in a transaction that is open at the current position.
         self._has_data: set[int] = set()
         #: The last offset of the batches read so far.
         self._reached = slice_.start_offset - 1
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        one = self._slice
+        one, start_offset = self._slice, self._next_offset
+        self._has_data.clear()
         try:
             log = LogView(one.path, fs=self._fs)
         except NotFoundError as error:
-            self._lost(one.start_offset, one.end_offset, str(error))
+            self._lost(start_offset, one.end_offset, str(error))
             return
-        if log.first_offset > one.start_offset or not log.segments:
-            self._lost(one.start_offset, min(log.first_offset, one.end_offset) if log.segments else one.end_offset)
+        self._healer.know(log, one.others)
+        log = self._healer.healed(log)
+        if log.first_offset > start_offset or not log.segments:
+            self._lost(start_offset, min(log.first_offset, one.end_offset) if log.segments else one.end_offset)
         for segment, item in log.windows(
-            start_offset=one.start_offset,
+            start_offset=start_offset,
             # At the log's end, a batch with wrong offsets is behind all correct batches, and must be read to be found.
             end_offset=MAX_OFFSET if one.to_end else one.end_offset,
             start=one.start,
@@ -155,13 +175,15 @@ class _Reader:
             self._counts.records_skipped += columns.rows.size - count
             if count:
                 yield to_rows(selected, self._plan.names, origin, self._plan.row_format)
+            if columns.rows.size:
+                self._next_offset = max(self._next_offset, int(columns.rows["offset"][-1]) + 1)
             # Free a large record before decoding the next.
             del columns, selected
 
     def _wanted(self, columns: RecordColumns) -> BoolArray:
         """bool[records]: records of the slice that meet all conditions."""
         conditions, offsets = self._plan.conditions, columns.rows["offset"]
-        wanted: BoolArray = (offsets >= self._slice.start_offset) & (offsets < self._slice.end_offset)
+        wanted: BoolArray = (offsets >= self._next_offset) & (offsets < self._slice.end_offset)
         if not conditions:
             return wanted
         wanted &= filters.meets_numbers(conditions, "offset", offsets)
@@ -196,6 +218,13 @@ class _Reader:
             self._damaged(gap_error(segment, gap))
 
     def _damaged(self, error: DataError) -> None:
+        if self._healer.heal([error]):
+            self._counts.batches_healed += sum(
+                patch.batches
+                for patch in self._healer.patches[error.path or ""]
+                if patch.start_offset < self._slice.end_offset and patch.end_offset > self._slice.start_offset
+            )
+            raise _Healed
         if self._plan.fail_on_damage:
             raise error
         self._counts.damaged += 1

@@ -27,11 +27,14 @@ from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.key_index import KeyIndex
 from cordwood.storage.formats.offset_index import OffsetIndex
 from cordwood.storage.index.search import Int64Array, SparseIndex, batches_with, hash_of_keys
+from cordwood.storage.log.healing import OtherReplica
 from cordwood.storage.log.segment import MAX_OFFSET, Cut, Segment, cut_behind, cuts_between, first_cut, last_cut
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.tables.source.options import ReadOptions
 
+#: The option that reads damaged batches from another replica, in errors.
+HEAL = "heal=true"
 #: Small slices are combined up to this size, so that reading them takes longer than starting a task. When a query's
 #: limit stops a task, Spark also ends the task's worker, and starting a new worker takes seconds.
 _PACK_BYTES_MAX = 32 << 20
@@ -64,6 +67,7 @@ class Slice:
         to_end: the slice ends where the log does, so all bytes up to the log's end must be whole batches.
         aborted: by producer id, first offset and marker of each aborted transaction that may have records here.
         open: by producer id, the first offset of its open transaction.
+        others: the other replicas of the partition.
     """
 
     path: str
@@ -76,6 +80,7 @@ class Slice:
     to_end: bool = False
     aborted: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     open: Mapping[int, int] = field(default_factory=dict)
+    others: tuple[OtherReplica, ...] = ()
 
 
 class TransactionsMet:
@@ -334,7 +339,7 @@ def _ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut
     record may have one of the keys; or if reading the whole segment is faster.
     """
     try:
-        with segment.open() as file, SparseIndex(segment) as opened:
+        with segment.open() as file, SparseIndex(segment, file) as opened:
             index = opened.index
             touched = batches_with(index, opened.find(hash_of_keys(keys, index.header.secret)).ordinals)
             ends = np.cumsum(index.lengths, dtype=np.int64)
@@ -382,6 +387,7 @@ class ReadCounts:
         records_skipped: records that were decoded, but whose keys and values were not copied.
         damaged: damaged places that were skipped (`failOnDamage` is `false`).
         offsets_lost: requested offsets that were missing (`failOnDataLoss` is `false`).
+        batches_healed: damaged batches that were read from another replica (`heal` is `true`).
     """
 
     records: int = 0
@@ -394,6 +400,7 @@ class ReadCounts:
     records_skipped: int = 0
     damaged: int = 0
     offsets_lost: int = 0
+    batches_healed: int = 0
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         return ReadCounts(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
