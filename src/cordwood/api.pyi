@@ -648,6 +648,7 @@ def clean(
     index_dir: AnyPath | None = None,
     brokers: Sequence[str] = (),
     link: bool = False,
+    of: Literal["broker", "cluster"] = "broker",
     index: bool = False,
     index_max: int | None = None,
     engine: str | None = None,
@@ -656,9 +657,10 @@ def clean(
     archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> CleanResult:
-    """Write a cleaned copy of one broker's directories, on which a broker can start.
+    """Write a cleaned copy of one broker's directories, or of a cluster's, on which a broker can start.
 
-    Partitions that are not selected are copied. Retention is computed from the sizes and times after the clean.
+    Partitions that are not selected are copied. Of a cluster, one replica of each partition is copied. Retention is
+    computed from the sizes and times after the clean.
 
     Args:
         paths: log directories, folders of several, or partition directories; they are only read.
@@ -694,6 +696,8 @@ def clean(
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
         link: Hard-link closed segments that do not change, instead of copying them.
+        of: A copy of the directories of one `broker`, the default; or of a `cluster`: one replica of each
+            partition, the one to believe, in one directory on which a single broker starts.
         index: Make key indexes of cleaned segments, so that the next clean reads only records that may change.
             Default: only in partitions that have some.
         index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.

@@ -110,7 +110,8 @@ def clean(
 ) -> int:
     """Clean logs by the rules of Kafka's cleaner: into a copy that a broker can start on, in place, or in a tier.
 
-    Copy: DIR is only read. DIR2 appears at the end, complete, or not at all.
+    Copy: DIR is only read. DIR2 appears at the end, complete, or not at all. With --of cluster, DIR are those of all
+    brokers, and the copy has one replica of each partition.
 
     In place: groups of segments are replaced one after another, each atomically, after the new segments were checked
     and proved right. An interrupted clean keeps the groups that are finished; the rest is unchanged.
@@ -125,7 +126,9 @@ def clean(
     Exit status 1 if a partition could not be cleaned, usually because it is damaged. It is left, or copied, unchanged;
     all other partitions are cleaned.
     """
-    _check_target(directories or (), output, in_place=in_place, in_tier=in_tier)
+    directories = directories or []
+    options.named.with_paths(directories)  # or raise if there is none
+    _check_target(directories, output, in_place=in_place, in_tier=in_tier)
     _check_mode(copy, "--output", allowed=output is not None)
     _check_mode(replacing, "--in-place", allowed=in_place)
     _check_mode(tiered, "--in-tier", allowed=in_tier)

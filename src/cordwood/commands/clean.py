@@ -39,6 +39,7 @@ from cordwood.cleaning.engine.results import (
 from cordwood.cleaning.engine.task import Failure, Indexes, Output
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.cleaning.rules.rewrite import Counts
+from cordwood.commands.clean_of_cluster import merge_cluster
 from cordwood.commands.copies import (
     explain_full_disk,
     left_by_another_run,
@@ -111,9 +112,10 @@ def clean(
     on_forecast: Callable[[Sequence[str]], None] | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
-    """Write a cleaned copy of one broker's directories, on which a broker can start.
+    """Write a cleaned copy of one broker's directories, or of a cluster's, on which a broker can start.
 
-    Partitions that are not selected are copied. Retention is computed from the sizes and times after the clean.
+    Partitions that are not selected are copied. Of a cluster, one replica of each partition is copied. Retention is
+    computed from the sizes and times after the clean.
 
     Args:
         paths: log directories, folders of several, or partition directories; they are only read.
@@ -128,14 +130,23 @@ def clean(
         OSError: the disk fails. After any error, nothing is left of the output.
     """
     started = time.monotonic()
-    fs = fs or options.selection.store([*paths, output, *options.paths])
-    options.named.refuse("clean")
+    given = options.named.with_paths(paths)
+    fs = fs or options.selection.store([*given, output, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]
-    node = open_to_copy(fs, sources, options.selection)
+    merged = None
+    if copy.of == "cluster":
+        named = [(name, fs.absolute_path(path)) for name, path in options.named.named]
+        merged = merge_cluster(fs, sources, output, options.selection, named)
+        sources = [*sources, *(path for _, path in named)]
+        node = merged.node
+    else:
+        options.named.refuse("clean")
+        node = open_to_copy(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or raise before a directory is recovered in vain
-    foretold = warnings(node)
+    # The merged node is no broker's, so what its directories have in common is no problem.
+    foretold = warnings(node) if merged is None else []
     if on_forecast is not None:
         on_forecast([text(one) for one in foretold])
     root = options.index_place.root(fs, [place.path for place in node.places])
@@ -143,7 +154,7 @@ def clean(
     work = fs.target(output, read_only)
     if fs.path_on_disk(output) is not None:
         check_outside_logs(fs, output)
-    copies = lay_out(fs, node, sources, work.data)
+    copies = lay_out(fs, node, sources, work.data) if merged is None else merged.lay_out(work.data)
     with explain_full_disk(fs, output), _with_space(fs, copies, work, link=linked):
         fs = throttled(fs, Limit.of(tasks.rate, fs, work.progress))
         loaded = load_into_copies(fs, node, copies, work.data, now_ms, link=linked)
@@ -165,6 +176,8 @@ def clean(
             plan = with_retention(fs, node, copies, loaded, plan, outcomes)
 
         built = _build(fs, copies, plan, outcomes, loaded, node, now_ms, link=linked)
+        if merged is not None:
+            merged.write_metadata(fs, work.data, now_ms)
         _retain(fs, built)
         if made is not Indexes.NONE:
             _bring_indexes(fs, built, root, copy.indexes.index_max)
@@ -178,6 +191,8 @@ def clean(
         for copy in copies
         if copy.clean_shutdown
     ]
+    if merged is not None:
+        notes += merged.notes
     if node.has_tier:
         notes.append(
             f"the copy has all segments, but not {CLUSTER_METADATA_TOPIC} and {REMOTE_LOG_METADATA}: a broker that "

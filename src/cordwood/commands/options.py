@@ -514,7 +514,20 @@ class CopyOptions:
     PANEL: ClassVar[str] = "Only with --output"
 
     link: Annotated[bool, Option("Hard-link closed segments that do not change, instead of copying them.")] = False
+    of: Annotated[
+        Literal["broker", "cluster"],
+        Option(
+            "A copy of the directories of one `broker`, the default; or of a `cluster`: one replica of each partition, "
+            "the one to believe, in one directory on which a single broker starts.",
+            metavar="broker|cluster",
+        ),
+    ] = "broker"
     indexes: IndexOptions = field(default_factory=IndexOptions)
+
+    def __post_init__(self) -> None:
+        """Raise RequestError for an unknown choice."""
+        if self.of not in ("broker", "cluster"):
+            raise RequestError(f"--of {self.of}: give broker or cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

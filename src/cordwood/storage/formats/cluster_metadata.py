@@ -12,7 +12,9 @@ the log discards them. An unreadable record becomes a problem, and replay contin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +22,7 @@ from cordwood.common.config import Layer, Source, SourceKind
 from cordwood.common.errors import CorruptBatchError, CorruptMessageError, DataError
 from cordwood.storage.formats.messages import schema
 from cordwood.storage.formats.messages.metadata_records import CLUSTER_RECORDS
-from cordwood.storage.formats.messages.schema import Message
+from cordwood.storage.formats.messages.schema import Message, encode_uvarint
 from cordwood.storage.formats.messages.topics import read_frame
 
 #: The directory of the metadata log, for the names of sources.
@@ -54,6 +56,41 @@ def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
     if decoded.end < len(value):
         raise CorruptMessageError(f"{message.name} of version {version}: {len(value) - decoded.end} bytes too many")
     return message, decoded.fields
+
+
+# ---- a change of replicas --------------------------------------------------------------------------------------------
+
+#: Frame version, record type 5: PartitionChangeRecord. Its version follows.
+_PARTITION_CHANGE = b"\x01\x05"
+#: Leader of a partition that has none until a replica in sync has registered.
+_NO_LEADER = -1
+
+
+def encode_only_replica(
+    topic_id: uuid.UUID, partition: int, broker: int, directory_id: uuid.UUID | None, *, clears_eligible: bool
+) -> bytes:
+    """Encode the record that makes a broker the only replica of a partition, in sync, with no leader yet.
+
+    Args:
+        directory_id: id of its log directory; None in a cluster without such ids (before 3.7).
+        clears_eligible: the cluster has eligible leader replicas, which the record clears; needs `directory_id`.
+
+    Source: Kafka PartitionChangeRecord.json; PartitionRegistration.merge.
+    """
+    only = _int32s([broker])
+    tagged = {0: only, 1: struct.pack(">i", _NO_LEADER), 2: only, 3: _int32s([]), 4: _int32s([])}
+    version = 0
+    if directory_id is not None:
+        version = 2 if clears_eligible else 1
+        tagged |= {6: _int32s([]), 7: _int32s([])} if clears_eligible else {}
+        tagged[8] = encode_uvarint(2) + directory_id.bytes
+    fields = b"".join(encode_uvarint(tag) + encode_uvarint(len(data)) + data for tag, data in sorted(tagged.items()))
+    body = struct.pack(">i", partition) + topic_id.bytes + encode_uvarint(len(tagged)) + fields
+    return _PARTITION_CHANGE + encode_uvarint(version) + body
+
+
+def _int32s(numbers: Sequence[int]) -> bytes:
+    return encode_uvarint(len(numbers) + 1) + b"".join(struct.pack(">i", one) for one in numbers)
 
 
 # ---- the resulting state ---------------------------------------------------------------------------------------------

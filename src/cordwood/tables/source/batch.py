@@ -16,7 +16,7 @@ is writing to is the end of its last whole batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
@@ -266,7 +266,7 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
             cluster = Cluster.open(counted, paths, options.metadata, named=named)
             chosen = choose_replicas(cluster, options)
             planner = partial(_Planner, options, chosen, names, conditions, fs.concurrency, healer)
-            plan = healer.until_healed(lambda make=planner: make().plan(starting, ending))
+            plan = healer.until_healed(partial(_planned, planner, starting, ending))
             plan.counts.bytes_read = counted.bytes_read
             return plan
         except FileNotFoundError:
@@ -274,6 +274,10 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _planned(planner: Callable[[], _Planner], starting: Limit, ending: Limit) -> BatchPlan:
+    return planner().plan(starting, ending)
 
 
 class _Planner:
