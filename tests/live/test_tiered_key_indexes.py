@@ -175,24 +175,30 @@ def take_others(path: Path, other: Path) -> None:
     path.write_bytes(other.read_bytes())
 
 
-def take_others_keys(path: Path, other: Path) -> None:
-    """The keys of another segment, with the base offset of this one and no identity."""
+def take_others_keys(path: Path, other: Path, *, with_identity: bool = False) -> None:
+    """The keys of another segment, with the base offset of this one."""
     index, mine = (key_index.decode(one.read_bytes()) for one in (other, path))
     header = replace(index.header, base_offset=mine.header.base_offset, next_offset=mine.header.next_offset)
-    path.write_bytes(b"".join(key_index.encode(key_index.with_identity(replace(index, header=header), None))))
+    index = key_index.with_identity(replace(index, header=header), index.identity if with_identity else None)
+    path.write_bytes(b"".join(key_index.encode(index)))
+
+
+def take_others_identity(path: Path, other: Path) -> None:
+    """Those keys with the identity of their segment, which has the same sizes and times."""
+    take_others_keys(path, other, with_identity=True)
 
 
 def remove(path: Path, other: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [cut, flip, take_others, take_others_keys, remove])
+@pytest.mark.parametrize("damage", [cut, flip, take_others, take_others_keys, take_others_identity, remove])
 @pytest.mark.parametrize("where", ["disk", "tier"])
 def test_a_segment_with_a_bad_index_is_read(tmp_path: Path, damage: Callable[[Path, Path], None], where: str) -> None:
     with started(tmp_path) as node:
         put(node, *range(308))
         clean(node)
-        one, other = sorted(on_disk(node))[3:5]
+        one, other = sorted(on_disk(node))[5:7]
         folder = Path(node.log.directory, ".cordwood/index")
         if where == "tier":
             folder = next(Path(node.tiering.root).glob("*/0"))
