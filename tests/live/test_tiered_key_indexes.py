@@ -130,6 +130,7 @@ def test_a_new_disk_gets_the_indexes_from_the_tier(tmp_path: Path) -> None:
         assert len(values(node.log)) == 328
 
 
+@pytest.mark.more
 def test_an_old_disk_uses_no_index_of_a_replaced_segment(tmp_path: Path) -> None:
     with started(tmp_path) as node:
         put(node, *range(308))
@@ -192,6 +193,7 @@ def remove(path: Path, other: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("damage", [cut, flip, take_others, take_others_keys, take_others_identity, remove])
 @pytest.mark.parametrize("where", ["disk", "tier"])
 def test_a_segment_with_a_bad_index_is_read(tmp_path: Path, damage: Callable[[Path, Path], None], where: str) -> None:
