@@ -17,6 +17,7 @@ import numpy as np
 from cordwood.common.errors import RequestError
 from cordwood.fs.base import OWNER_WRITES, LocalFileSystem
 from cordwood.fs.workspace import remove_tree
+from cordwood.record.columns import crc_error, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import Keep, swap_in
 from cordwood.storage.formats.filenames import FileKind
@@ -78,6 +79,9 @@ def _write(segment: Segment, below: SegmentWriter, above: SegmentWriter) -> None
             if isinstance(item, Gap):
                 raise gap_error(segment, item)
             rows = item.batches
+            valid = is_valid(rows)
+            if not valid.all():
+                raise crc_error(rows[np.argmin(valid)]).at(segment.path)
             count = int(np.count_nonzero(rows["last_offset"] < offset))
             if count < rows.size and rows["base_offset"][count] < offset and rows["magic"][count] == 2:
                 raise RequestError(
