@@ -13,6 +13,7 @@ A script makes them, word by word:
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.cluster_metadata import NAME as METADATA
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.files import write_file
+from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.cluster import Cluster
 from cordwood.testing.memory import MemoryFileSystem
@@ -129,7 +130,7 @@ class MadeCluster:
         return durable(fs)
 
     def _metadata(self) -> list[Pair]:
-        topic_id = encode_id(__import__("uuid").UUID(int=7))
+        topic_id = encode_id(uuid.UUID(int=7))
         ids = tuple(range(1, self.replicas + 1))
         partition = {
             "partition_id": 0, "topic_id": topic_id, "replicas": ids, "isr": ids, "removing_replicas": (),
@@ -207,6 +208,4 @@ def cleaned_everywhere(result: CleanResult) -> bool:
 
 def checkpoints_of(fs: LocalFileSystem, brokers: Sequence[str]) -> list[int | None]:
     """The cleaner's checkpoint of each replica."""
-    from cordwood.storage.log.files import read_file
-
     return [checkpoints.decode(read_file(fs, f"{root}/{filenames.CLEANER_OFFSETS}")).get(T) for root in brokers]

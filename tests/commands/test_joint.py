@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +17,13 @@ from hypothesis import strategies as st
 import cordwood
 from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.cleaning.engine.task import FailureKind
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import write_file
 from cordwood.testing.memory import MemoryFileSystem
 from tests import knobs
+from tests.command import run
 from tests.commands.joint_scene import (
     RETENTION_MS,
     MadeCluster,
@@ -33,11 +39,14 @@ from tests.commands.joint_scene import (
     tables,
 )
 from tests.crashes import PROPERTY, CutsDuring, durable
+from tests.fs.trees import tree
 
 pytestmark = pytest.mark.more
 
 #: A key that is deleted and stays so; all replicas were cleaned, and its tombstone has expired.
 DELETED = "a=1 b=1 | a=∅ c=1 | c=2 d=1 | clean wait200 e=1 | f=1"
+#: Replicas with other segments, of which the last was cleaned later; a transaction was aborted.
+CRASHED = "a=1 b=1 |1 a=∅ c=1 |2 c=2 7:d=1 7:abort | clean1 clean2 wait60 clean3 wait110 b=2 e=1 |1 f=1 | g=1"
 
 
 def expect_alike(fs: LocalFileSystem, brokers: list[str], lines: list[str]) -> None:
@@ -192,9 +201,67 @@ def test_the_only_replica_is_cleaned_as_before() -> None:
     assert result.counts.tombstones_expired == 1 and not result.partitions[0].broker
 
 
-# ---- crashes ---------------------------------------------------------------------------------------------------------
+def test_a_single_copy_of_several_brokers_is_refused() -> None:
+    cluster = made(DELETED)
+    with pytest.raises(RequestError, match="t-0 is in the directories of brokers 1, 2, 3, so it has no single copy"):
+        clean(cluster.disk(), cluster.now_ms, single_copy=True)
 
-CRASHED = "a=1 b=1 |1 a=∅ c=1 |2 c=2 7:d=1 7:abort | clean1 clean2 wait60 clean3 wait110 b=2 e=1 |1 f=1 | g=1"
+
+def test_the_old_files_of_all_replicas_can_be_put_back() -> None:
+    cluster = made(CRASHED)
+    fs = cluster.disk()
+    before = [shown(fs, root) for root in roots(fs)]
+    clean(fs, cluster.now_ms, keep_old="/kept")
+    assert [shown(fs, root) for root in roots(fs)] != before
+    assert cordwood.undo("/kept", fs=fs).done
+    assert [shown(fs, root) for root in roots(fs)] == before
+
+
+_HOLDER = """
+import fcntl, sys, time
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print(flush=True)
+    time.sleep(99)
+"""
+
+
+def on_disk(cluster: MadeCluster, folder: Path) -> list[Path]:
+    """Write the directories of a cluster to a folder."""
+    fs = cluster.disk()
+    found = []
+    for root in roots(fs):
+        for name, data in tree(fs, root).items():
+            path = folder / root[1:] / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if data is None:
+                path.mkdir(exist_ok=True)
+            else:
+                path.write_bytes(data)
+                os.utime(path, ns=(cluster.now_ms * 10**6, cluster.now_ms * 10**6))
+        found.append(folder / root[1:])
+    return found
+
+
+def test_the_command_line_takes_all_brokers_and_exits_with_3_for_one_that_runs(tmp_path: Path) -> None:
+    cluster = made(DELETED)
+    folders = on_disk(cluster, tmp_path)
+    words = ("--now", f"{cluster.now_ms}", "--ignore-ratio", "--engine", "here")
+    held = folders[1] / ".lock"
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, held], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline()
+            done = run("clean", "--in-place", *folders, *words, exits=3)
+        finally:
+            holder.kill()
+    assert "expired tombstones and markers stay: broker 2 takes no part" in done.output
+    named = [word for number, folder in enumerate(folders, 1) for word in ("--broker", f"{number}={folder}")]
+    done = run("clean", "--in-place", *named, *words, "--first-dirty", "0", "--json")
+    assert (done.json["cleaned"], done.json["tombstones_expired"]) == (3, 3)
+    assert [(one["broker"], one["jointly"]) for one in done.json["partitions"]] == [(b, True) for b in "123"]
+
+
+# ---- crashes ---------------------------------------------------------------------------------------------------------
 
 
 def during_clean(

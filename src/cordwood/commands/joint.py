@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from cordwood.cleaning.rules.plan import AgreedRange, Bound, Compaction, Decision, PartitionPlan, Reason
 from cordwood.commands.why.facts import PlannedPartition
+from cordwood.common.errors import RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats.cluster_metadata import PartitionReplicas
 from cordwood.storage.node.cluster import Cluster, Replica, brokers_text
@@ -39,6 +40,9 @@ def with_joint_plans(
     Args:
         planned: the plan of each replica by itself, by path; only those of selected partitions.
         unable: why a replica cannot take part, by path of its directory, or by the name of its broker.
+
+    Raises:
+        RequestError: `--single-copy` is given, but several brokers have a partition.
     """
     found = {path: one.plan for path, one in planned.items()}
     for name in cluster.partitions:
@@ -48,10 +52,17 @@ def with_joint_plans(
         assigned = cluster.assignment(name)
         if assigned is not None and len(assigned.replicas) == 1 and len(replicas) == 1:
             continue
+        if len(replicas) > 1 and any(planned[one.path].plan.deletes_for_good for one in replicas):
+            have = brokers_text([one.broker for one in replicas])
+            raise RequestError(f"--single-copy: {name} is in the directories of {have}, so it has no single copy")
         reason = next(_reasons_against(cluster, name, assigned, replicas, planned, unable), None)
         if reason is None:
-            found |= _joint_plans(replicas, planned, replan)
-            continue
+            joint = _joint_plans(replicas, planned, replan)
+            refused = next((one for one in replicas if joint[one.path].decision is Decision.REFUSE), None)
+            if refused is None:
+                found |= joint
+                continue
+            reason = f"broker {refused.broker} takes no part: {joint[refused.path].reason.what} ({refused.path})"
         for one in replicas:
             plan = found[one.path]
             if plan.compaction is not None and not plan.deletes_for_good:
