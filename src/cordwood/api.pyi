@@ -1136,6 +1136,8 @@ def explain(
     now_ms: int | None = None,
     scale: float | None = None,
     seed: int = 7,
+    brokers: Sequence[str] = (),
+    replica: str | None = None,
 ) -> ExplainResult:
     """Predict the effect of other configs on a topic's log: at once, and if its last weeks happened under them.
 
@@ -1143,7 +1145,8 @@ def explain(
     and under the others. Of several partitions the largest is replayed. Nothing is changed.
 
     Args:
-        paths: log directories of one broker, or partition directories.
+        paths: log directories of one or more brokers, or partition directories. Of several replicas of a partition,
+            the one to believe is replayed.
         on_progress: called with what is being done, and the part of it that is done, up to 1.
         fs: the file system; default: that of this machine, or the object store of the paths.
 
@@ -1162,6 +1165,10 @@ def explain(
         scale: Replay the records of one key in so many, and multiply the results by it; 1: of all keys. Default:
             chosen so that the replay takes some seconds.
         seed: Seed for random choices. Default: 7.
+        brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
+            directories without meta.properties.
+        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
+            leader epoch and, of these, the highest end.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such partition.

@@ -95,6 +95,17 @@ def test_brokers_may_be_named_for_directories_without_meta_properties(brokers: l
     assert cordwood.table_offsets(brokers=named, topic="orders") == {0: 100, 1: 106, 2: 110}
 
 
+def test_explain_replays_the_replica_to_believe(brokers: list[Path]) -> None:
+    chosen = {"topics": ["orders"], "partitions": ["2"], "overrides": ["max.compaction.lag.ms=1000"]}
+    alone, together, third = (
+        cordwood.explain(*paths, **chosen, **more)
+        for paths, more in ((brokers[:1], {}), (brokers, {}), (brokers, {"replica": "3"}))
+    )
+    assert together.log == alone.log and third.log.records != together.log.records
+    assert "orders-2 is read from broker 1: its end, 110, is the highest in leader epoch 1" in together.notes
+    assert "orders-2 is read from broker 3: named by --replica" in third.notes
+
+
 # ---- heal ------------------------------------------------------------------------------------------------------------
 
 

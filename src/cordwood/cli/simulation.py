@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, named, show_result
-from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
+from cordwood.cli.options import ClusterDirectories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
 from cordwood.common.text import Charted
 from cordwood.simulation import explain as explain_command
@@ -35,7 +35,8 @@ def simulate(options: SimulateOptions, chart: _Chart = None, report: Report = No
 
 @with_options
 def explain(
-    directories: Directories,
+    directories: ClusterDirectories = None,
+    *,
     options: ExplainOptions,
     chart: _Chart = None,
     report: Report = None,
@@ -49,7 +50,7 @@ def explain(
     """
     check_report(report)
     with Progress() as progress:
-        paths = [named(directory) for directory in directories]
+        paths = [named(directory) for directory in directories or ()]
         result = explain_command.explain(paths, options, on_progress=progress.update_part)
     return _finish(result, chart, report, as_json=as_json)
 

@@ -588,6 +588,11 @@ FILES: Sequence[tuple[Column, Callable[[CheckedFile], str]]] = (
 )
 
 
+def trace_columns(result: ErasureResult) -> Sequence[tuple[Column, Callable[[FoundTrace], str]]]:
+    """Return the columns of the table of traces: with the broker if directories of several were searched."""
+    return _TRACES_BY_BROKER if len(result.brokers) > 1 else TRACES
+
+
 def _looked_at(result: ErasureResult) -> str:
     size = bytes_text(sum(one.found.size_bytes for one in result.files))
     records = sum(one.found.records for one in result.files)
@@ -597,8 +602,7 @@ def _looked_at(result: ErasureResult) -> str:
 
 def _lines(result: ErasureResult) -> Iterator[str]:
     if result.traces:
-        columns = _TRACES_BY_BROKER if len(result.brokers) > 1 else TRACES
-        yield from table(*cells_of(columns, result.traces[:_SHOWN_ROWS]))
+        yield from table(*cells_of(trace_columns(result), result.traces[:_SHOWN_ROWS]))
         yield ""
     found = sum(result.counts.values())
     if found > _SHOWN_ROWS:
@@ -684,7 +688,7 @@ def _file(file: CheckedFile) -> dict[str, Any]:
 
 def _notebook(result: ErasureResult) -> str:
     """Return the verdict and a table of the traces, for a notebook."""
-    return html_table(*cells_of(TRACES, result.traces), f"{result}, {utc(result.ended_ms)}")
+    return html_table(*cells_of(trace_columns(result), result.traces), f"{result}, {utc(result.ended_ms)}")
 
 
 register(ErasureResult, lines=_lines, document=_document, html=_notebook)

@@ -192,7 +192,7 @@ class NamedBrokers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaChoice(NamedBrokers):
+class NamedReplica(NamedBrokers):
     """The replica to read of each partition, if directories of several brokers are given."""
 
     replica: Annotated[
@@ -203,6 +203,12 @@ class ReplicaChoice(NamedBrokers):
             metavar="NAME",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChoice(NamedReplica):
+    """The replica to read of each partition, and whether the others replace its damaged batches."""
+
     heal: Annotated[
         bool,
         Option(

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 import cordwood.simulation.report  # noqa: F401 - so that a result can show itself
 from cordwood.cleaning.rules.plan import Choices, Decision, PartitionPlan
-from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.opening import open_cluster, select_replicas
 from cordwood.commands.plan import plan_partition
+from cordwood.commands.replicas import replica_lines
 from cordwood.common.config import (
     DAY_MS,
     SYNONYMS,
@@ -46,6 +47,7 @@ from cordwood.simulation.trace import LogTrace, TraceRows, last_of_keys, read_tr
 from cordwood.simulation.world import START_MS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.read_replica import ReadReplica
 
 #: Receives the name of the current step and the finished share, 0 to 1.
 OnPart = Callable[[str, float], None]
@@ -69,7 +71,8 @@ def explain(
     and under the others. Of several partitions the largest is replayed. Nothing is changed.
 
     Args:
-        paths: log directories of one broker, or partition directories.
+        paths: log directories of one or more brokers, or partition directories. Of several replicas of a partition, the
+            one to believe is replayed.
         on_progress: called with what is being done, and the part of it that is done, up to 1.
         fs: the file system; default: that of this machine, or the object store of the paths.
 
@@ -80,14 +83,17 @@ def explain(
     """
     report = on_progress or (lambda _what, _part: None)
     chosen = options.selection
-    fs = fs or chosen.store(paths)
+    given = options.replicas.with_paths(paths)
+    fs = fs or chosen.store(given)
     now_ms = clock() if options.now_ms is None else options.now_ms
-    node = open_node(fs, paths, replace(chosen, overrides=()))
-    places = _of_one_topic(select_partitions(node.places, paths, chosen))
+    cluster = open_cluster(fs, paths, replace(chosen, overrides=()), options.replicas)
+    selected, beliefs = select_replicas(cluster, given, chosen, options.replicas.replica)
+    places = _of_one_topic(selected)
     sizes = {one.path: one.log().size_bytes for one in places}
     place = max(places, key=lambda one: (sizes[one.path], one.path))
     name = place.name
     assert name is not None, "it is of a topic"
+    node = cluster.node_of(place)
     _check_topic((*chosen.overrides, *options.against), name.topic_partition.topic)
     nodes = _nodes(node, options)
     sets = [_config_set(label, one, name.topic_partition.topic) for label, one in nodes.items()]
@@ -118,7 +124,8 @@ def explain(
         "" if trace.damage is None else str(trace.damage),
     )
     verdict = [line for first, second in pairwise(outcomes) for line in compare(first, second)]
-    notes = tuple(_notes(trace, span, outcomes[0]))
+    belief = beliefs.get(name.topic_partition)
+    notes = (*replica_lines([] if belief is None else [ReadReplica.of(belief)]), *_notes(trace, span, outcomes[0]))
     return ExplainResult(now_ms, replayed, options.seed, script.scale, at_once, tuple(outcomes), tuple(verdict), notes)
 
 
@@ -143,7 +150,7 @@ def _check_topic(overrides: Iterable[str], topic: str) -> None:
             raise RequestError(f"--config {one} is not for {topic}, the topic that is explained")
 
 
-def _of_one_topic(places: list[LocatedPartition]) -> list[LocatedPartition]:
+def _of_one_topic(places: Sequence[LocatedPartition]) -> list[LocatedPartition]:
     named = [place for place in places if place.topic is not None]
     topics = sorted({place.topic or "" for place in named})
     if not topics:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from cordwood.commands.options import Selection
+from cordwood.commands.options import NamedReplica, Selection
 from cordwood.common.arguments import SEED, Option
 from cordwood.common.errors import RequestError
 from cordwood.simulation.sizing.workload import Workload
@@ -70,6 +70,7 @@ class ExplainOptions:
         ),
     ] = None
     seed: Annotated[int, SEED] = 7
+    replicas: NamedReplica = field(default_factory=NamedReplica)
 
     def __post_init__(self) -> None:
         """Validate numbers, and require --config for --against."""

@@ -405,7 +405,7 @@ def _check_one_broker(directories: Sequence[LogDirectory]) -> None:
         if node_id != known[0][1]:
             raise RequestError(
                 f"{known[0][0].path} is of node {known[0][1]}, {one.path} of node {node_id}. "
-                "This takes the directories of one broker at a time."
+                "This takes the directories of one broker at a time: each cleans and keeps its logs by itself."
             )
 
 

@@ -231,7 +231,7 @@ def _directories(result: ErasureResult) -> Iterator[str]:
 def _traces(result: ErasureResult) -> Content:
     if not result.traces:
         return paragraph("Nothing was found.")
-    columns, rows = cells_of(erasure_report.TRACES, result.traces[:_ERASURE_ROWS_MAX])
+    columns, rows = cells_of(erasure_report.trace_columns(result), result.traces[:_ERASURE_ROWS_MAX])
     return table(cut(len(rows), sum(result.counts.values()), "trace"), columns, rows)
 
 
