@@ -66,7 +66,7 @@ class MadeCluster:
             log.deletes_for_good = False
 
     def play(self, script: str) -> MadeCluster:
-        """Do what the words of a script say."""
+        """Carry out the words of a script."""
         for word in script.split():
             self._do(word)
         return self

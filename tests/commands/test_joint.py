@@ -45,7 +45,7 @@ pytestmark = pytest.mark.more
 
 #: A key that is deleted and stays so; all replicas were cleaned, and its tombstone has expired.
 DELETED = "a=1 b=1 | a=∅ c=1 | c=2 d=1 | clean wait200 e=1 | f=1"
-#: Replicas with other segments, of which the last was cleaned later; a transaction was aborted.
+#: Replicas with other segments; the third was cleaned later. A transaction was aborted.
 CRASHED = "a=1 b=1 |1 a=∅ c=1 |2 c=2 7:d=1 7:abort | clean1 clean2 wait60 clean3 wait110 b=2 e=1 |1 f=1 | g=1"
 
 

@@ -1,4 +1,4 @@
-"""Splitting a segment: the same batches in two segments, whatever a crash leaves."""
+"""Splitting a segment: the same batches in two segments, after any crash."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Joint cleans: all replicas of a partition are cleaned over the same range, and lose the same tombstones and markers.
 
-A broker cleans its replica alone. One that drops a tombstone while another has not seen it yet can bring the deleted
-key back. So a clean of one broker's directories keeps expired tombstones. If the directories of all replicas are given,
-and no broker runs on them, the replicas agree:
+A broker cleans its replica alone. If it drops a tombstone before another replica has it, the deleted key can reappear.
+So a clean of one broker's directories keeps expired tombstones. If the user gives the directories of all replicas, and
+no broker runs on them, the replicas agree:
 
     range      from the lowest first dirty offset to the lowest end of all replicas' own ranges; never above the lowest
                high watermark, below which all replicas have every record

@@ -31,11 +31,11 @@ RANGES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JointHorizon:
-    """The tombstones and markers of a partition that go from all replicas.
+    """The decision on the tombstones and markers of a partition, the same for all replicas.
 
     Attributes:
-        held: offsets at which they stay.
-        is_due: whether some may go.
+        held: offsets whose tombstones and markers stay.
+        is_due: whether some at other offsets may be removed.
     """
 
     held: HeldOffsets

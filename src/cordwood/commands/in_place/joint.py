@@ -2,7 +2,7 @@
 
     split      make the end of the common range the base offset of a segment in all replicas
     (waves)    clean each replica over the range; expired tombstones and markers stay, superseded records go
-    compare    compare the replicas: the others keep their tombstones, too, if one has different data
+    compare    compare the replicas: if one has different data, all keep their tombstones
     horizon    choose the tombstones and markers that have expired on all replicas
     (waves)    clean all replicas again, from their log starts; these tombstones and markers go
     record     write the cleaner's checkpoint of the replica for which the first pass has not written it
@@ -227,7 +227,7 @@ def _horizons(
 def _agreeing(
     jobs: Jobs, cluster: Cluster, names: Sequence[TopicPartition], ledger: Ledger
 ) -> Iterator[TopicPartition]:
-    """Compare the replicas of partitions; yield the names of those that agree, and note why the others do not."""
+    """Compare the replicas of partitions; yield the names of equal ones, and note the differences of all others."""
     if not names:
         return
     partitions = [replicas_of(cluster, name) for name in names]
@@ -256,7 +256,7 @@ def _differing(compared: PartitionComparison) -> str:
 
 
 def _all_or_none(site: LockedDirectories, work: InPlaceWork, failures: Mapping[str, Failure]) -> InPlaceWork:
-    """Return the work without all replicas of a partition of which one has failed."""
+    """Return the work without partitions that have a failed replica."""
     failed = {site.names[path] for path in failures}
     return work.without([path for path in work.tasks if site.names[path] in failed])
 

@@ -1,7 +1,7 @@
 """Split a closed segment at an offset: two segments with the same batches, byte for byte.
 
-Replicas roll their segments at different offsets, but those that are cleaned alike need a boundary at the end of the
-common range. Kafka, too, splits a segment by swapping two for it, when offsets do not fit one.
+Replicas roll their segments at different offsets, but a joint clean needs a boundary at the end of the common range.
+Kafka, too, splits a segment by swapping two for it, when offsets do not fit one.
 
     write      batches below the offset to one segment, all others to another, each with its indexes
     compare    read both again, against the bytes of the source
