@@ -130,7 +130,10 @@ def bench(
     ] = False,
     tier: Annotated[
         bool,
-        typer.Option("--tier", help="Count the requests that logs in a tier take, and restore one beside cp, instead."),
+        typer.Option(
+            "--tier",
+            help="Count requests and bytes of reads, copies and cleans in a tier, and restore a log, instead.",
+        ),
     ] = False,
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: also the results as a chart.")
@@ -263,7 +266,7 @@ def _replicas(directory: str | None, size_bytes: int, runs: int, *, as_json: boo
 def _tier(directory: str | None, size_bytes: int, runs: int, *, as_json: bool) -> None:
     from cordwood.bench.tier import measure as measure_tier
 
-    _show_step("reading logs in a tier …")
+    _show_step("reading and cleaning logs in a tier …")
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         found = measure_tier(Path(folder), size_bytes, runs)
     _show_step("")

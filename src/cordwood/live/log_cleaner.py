@@ -424,6 +424,10 @@ class LogCleaner:
             if isinstance(thread, CleanerThread) and thread.stopping.is_set():
                 raise _ShutdownError
 
+        def check() -> None:
+            stop()
+            claim.check()
+
         @contextlib.contextmanager
         def changing() -> Iterator[None]:
             stop()
@@ -434,7 +438,7 @@ class LogCleaner:
             memory = KeyMemory.of(self._config)
             tiered = self._tiered(claim.found.partition)
             if tiered is not None:
-                tiered.key_indexes.fetch(tiered.state.segments)
+                tiered.key_indexes.fetch(tiered.state.segments, check)
             with LiveClean(
                 self._fs,
                 claim.found,

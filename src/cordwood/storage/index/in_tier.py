@@ -24,8 +24,9 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from cordwood.common.errors import CorruptFileError, StoreError
+from cordwood.common.errors import CorruptFileError, DataError, StoreError
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.paced import Check
 from cordwood.storage.formats.filenames import (
     index_folder,
     parse_key_index,
@@ -95,7 +96,7 @@ class TierKeyIndexes:
 
     def adopt(self, segments: Iterable[TierSegment]) -> None:
         """Keep the indexes of segments that are on the disk, too, with the same bytes."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, DataError):
             indexed = {offset for offset, _ in indexes_in(self._fs, self._directory)}
             if not indexed:
                 return
@@ -130,12 +131,17 @@ class TierKeyIndexes:
         except (OSError, StoreError) as error:
             _log.info("the key index %s is on this disk alone: %s", path, error)
 
-    def fetch(self, segments: Iterable[TierSegment]) -> None:
-        """Copy the indexes that only the tier has to the disk."""
+    def fetch(self, segments: Iterable[TierSegment], check: Check) -> None:
+        """Copy the indexes that only the tier has to the disk.
+
+        Args:
+            check: called before each request; raises once the clean must stop.
+        """
         for segment in segments if self.missing else ():
             one = segment.segment
             if one.id not in self.missing:
                 continue
+            check()
             path = self._layout.key_index_path(one)
             try:
                 with self._layout.store.open(path) as file:
