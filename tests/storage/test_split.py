@@ -72,6 +72,7 @@ def test_a_batch_on_both_sides_and_damage_are_refused() -> None:
         split(fs, 5)
 
 
+@pytest.mark.more
 def test_a_crash_leaves_one_segment_or_two() -> None:
     start = disk()
     before = bytes_of(start)
