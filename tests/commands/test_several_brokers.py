@@ -6,17 +6,26 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cordwood
+from cordwood.commands import ls, why_node
+from cordwood.commands.options import ListOptions
 from cordwood.commands.why.facts import sums
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import TopicPartition, override
+from cordwood.fs.base import FileInfo
 from cordwood.fs.object_targets import ObjectTargetStore
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.listing import Role
+from cordwood.tasks.in_forks import in_forks
 from tests.command import run
 from tests.commands import cluster_scene
 from tests.commands.cluster_scene import CLUSTER_ARCHIVE, ClusterAnswers, directories
@@ -24,6 +33,7 @@ from tests.commands.coordinator_scene import groups_as_told, hanging_as_told, tr
 from tests.fixtures import copy_of, unpacked
 from tests.kafka_tools import Broker
 
+NOW = 1_796_000_000_000
 #: A partition with three replicas.
 ORDERS = TopicPartition("orders", 0)
 
@@ -161,3 +171,36 @@ def test_each_broker_is_checked_by_itself(brokers: list[Path]) -> None:
 def test_three_real_brokers_that_stop_one_by_one(kafka_broker: Broker, tmp_path: Path) -> None:
     told = cluster_scene.play(kafka_broker, tmp_path)
     agree(directories(tmp_path), told)
+
+
+def test_several_processes_answer_like_one(brokers: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = cordwood.ls(*brokers).document(), cordwood.why(*brokers, now_ms=NOW).document()
+    pids = set()
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+        def call(forks: int, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+            for pid, result in function(forks, lambda item: (os.getpid(), work(item)), items):
+                pids.add(pid)
+                yield result
+
+        return call
+
+    for module in (ls, why_node):
+        monkeypatch.setattr(module, "forks_for_brokers", lambda *_: 2)
+        monkeypatch.setattr(module, "in_forks", noted(in_forks))
+    assert (cordwood.ls(*brokers).document(), cordwood.why(*brokers, now_ms=NOW).document()) == alone
+    assert len(pids) == 4 and os.getpid() not in pids
+
+
+def test_a_listing_of_one_broker_lists_no_directory_of_another_one(brokers: list[Path]) -> None:
+    listed = []
+
+    class Noted(WrappedFileSystem):
+        @override
+        def list(self, path: str) -> Sequence[FileInfo]:
+            listed.append(path)
+            return super().list(path)
+
+    ls.ls([str(brokers[0])], ListOptions(), fs=Noted(PosixFileSystem()))
+    assert str(brokers[0]) in listed
+    assert not [path for path in listed if path.startswith((str(brokers[1]), str(brokers[2])))]

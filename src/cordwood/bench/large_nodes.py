@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import crc32c
 import numpy as np
@@ -37,8 +39,10 @@ from cordwood.storage.formats import (
 )
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS
 from cordwood.storage.formats.properties import PartitionMetadata
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.storage.node.transactions import partition_of
 
 _NOW_MS = 1_700_000_000_000
 _DAY_MS = 86_400_000
@@ -47,6 +51,8 @@ SEGMENTS, _RECORDS = 3, 100
 _PARTITIONS_OF_A_TOPIC = 100
 #: Brokers of `write_cluster`, and replicas of each partition.
 _BROKERS, _REPLICAS = 30, 3
+#: Partitions of `__consumer_offsets`, and commits of each group.
+_OFFSETS_PARTITIONS, _COMMITS = 50, 3
 _SPARSE_BATCHES = 64
 SPARSE_SEGMENT_BYTES = 1 << 30
 #: A checkpoint's entries.
@@ -64,12 +70,44 @@ def write_many(folder: Path, partitions: int) -> None:
 def write_cluster(folder: Path, partitions: int) -> None:
     """Write the log directories of `_BROKERS` brokers with this many partitions each, as `write_many` does.
 
-    Each partition has replicas on three brokers in a row.
+    Each partition has replicas on three brokers in a row, and so has each of `__consumer_offsets`: there is a group for
+    every second partition of a broker, and it has read a whole topic.
     """
     names = _names(_BROKERS * max(partitions, _REPLICAS) // _REPLICAS)
+    offsets = list(_offsets_logs(names, groups=max(1, partitions // 2)).items())
     for broker in range(_BROKERS):
         own = [name for n, name in enumerate(names) if (broker - n) % _BROKERS < _REPLICAS]
-        _write_broker(folder / f"broker-{broker + 1:02}", own, node_id=broker + 1)
+        logs = dict(log for n, log in enumerate(offsets) if (broker - n) % _BROKERS < _REPLICAS)
+        _write_broker(folder / f"broker-{broker + 1:02}", own, node_id=broker + 1, logs=logs)
+
+
+def _offsets_logs(names: Sequence[TopicPartition], groups: int) -> dict[TopicPartition, list[list[Record]]]:
+    """Return the batches of each partition of `__consumer_offsets`: three commits of each group."""
+    topics: dict[str, list[TopicPartition]] = {}
+    for name in names:
+        topics.setdefault(name.topic, []).append(name)
+    logs: dict[TopicPartition, list[list[Record]]] = {
+        TopicPartition(CONSUMER_OFFSETS, number): [] for number in range(_OFFSETS_PARTITIONS)
+    }
+    ends = dict.fromkeys(logs, 0)
+    for number in range(groups):
+        group, read = f"group-{number:04}", list(topics.values())[number % len(topics)]
+        log = TopicPartition(CONSUMER_OFFSETS, partition_of(group, _OFFSETS_PARTITIONS))
+        for commit in range(1, _COMMITS + 1):
+            end = ends[log]
+            logs[log].append([_commit(end + at, group, name, 90 * commit) for at, name in enumerate(read)])
+            ends[log] += len(read)
+    return logs
+
+
+def _commit(offset: int, group: str, name: TopicPartition, committed: int) -> Record:
+    """Return the record of a committed offset.
+
+    Source: OffsetCommitKey.json, version 1; OffsetCommitValue.json, version 3.
+    """
+    texts = b"".join(struct.pack(">h", len(text)) + text.encode() for text in (group, name.topic))
+    key = struct.pack(">h", 1) + texts + struct.pack(">i", name.partition)
+    return Record(offset, _NOW_MS + offset, key, struct.pack(">hqihq", 3, committed, 0, 0, _NOW_MS + offset))
 
 
 def _names(partitions: int) -> list[TopicPartition]:
@@ -78,20 +116,30 @@ def _names(partitions: int) -> list[TopicPartition]:
     ]
 
 
-def _write_broker(folder: Path, names: Sequence[TopicPartition], node_id: int) -> None:
+def _write_broker(
+    folder: Path,
+    names: Sequence[TopicPartition],
+    node_id: int,
+    logs: Mapping[TopicPartition, list[list[Record]]] = MappingProxyType({}),
+) -> None:
     folder.mkdir(parents=True)
     files = dict(_small_log(folder / str(names[0])))
     for name in names[1:]:
         (folder / str(name)).mkdir()
         for file, data in files.items():
             (folder / str(name) / file).write_bytes(data)
-    for name in names:
+    for name, batches in logs.items():
+        (folder / str(name)).mkdir()
+        _write_segment(folder / str(name), 0, batches)
+        _write_states(folder / str(name), [])
+    for name in (*names, *logs):
         topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, name.topic)
         data = properties.encode_partition_metadata(PartitionMetadata(topic_id))
         (folder / str(name) / FileKind.PARTITION_METADATA).write_bytes(data)
     end = SEGMENTS * _RECORDS
     dirty = {name: _RECORDS * (n % (SEGMENTS + 1)) for n, name in enumerate(names) if n % (SEGMENTS + 1)}
-    _write_brokers_files(folder, dict.fromkeys(names, end), dirty, node_id)
+    ends = dict.fromkeys(names, end) | {name: sum(map(len, batches)) for name, batches in logs.items()}
+    _write_brokers_files(folder, ends, dirty, node_id)
 
 
 def _small_log(directory: Path) -> Iterator[tuple[str, bytes]]:
@@ -99,19 +147,28 @@ def _small_log(directory: Path) -> Iterator[tuple[str, bytes]]:
     directory.mkdir()
     for number in range(SEGMENTS):
         base = number * _RECORDS
-        writer = SegmentWriter(PosixFileSystem(), str(directory), base, IndexLimits())
-        for offset in range(base, base + _RECORDS, 10):
-            records = [
-                Record(at, _NOW_MS + at, b"%04d" % (at % 150), b"value " * 10) for at in range(offset, offset + 10)
-            ]
-            data = np.frombuffer(encode_batch(records, leader_epoch=0), np.uint8)
-            rows = np.empty(1, BATCH_ROW)
-            headers.scan_batches(data, data.size, 0, rows, whole_entries=True)
-            writer.append([data], rows)
-        writer.finish(mtime_ns=(_NOW_MS + base + _RECORDS) * 10**6)
+        _write_segment(
+            directory,
+            base,
+            [
+                [Record(at, _NOW_MS + at, b"%04d" % (at % 150), b"value " * 10) for at in range(offset, offset + 10)]
+                for offset in range(base, base + _RECORDS, 10)
+            ],
+        )
     _write_states(directory, [number * _RECORDS for number in range(1, SEGMENTS + 1)])
     for file in sorted(directory.iterdir()):
         yield file.name, file.read_bytes()
+
+
+def _write_segment(directory: Path, base: int, batches: Sequence[Sequence[Record]]) -> None:
+    """Write a segment with its indexes."""
+    writer = SegmentWriter(PosixFileSystem(), str(directory), base, IndexLimits())
+    for records in batches:
+        data = np.frombuffer(encode_batch(records, leader_epoch=0), np.uint8)
+        rows = np.empty(1, BATCH_ROW)
+        headers.scan_batches(data, data.size, 0, rows, whole_entries=True)
+        writer.append([data], rows)
+    writer.finish(mtime_ns=(_NOW_MS + base + sum(map(len, batches))) * 10**6)
 
 
 def _write_states(directory: Path, snapshots: list[int]) -> None:

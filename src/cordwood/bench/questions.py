@@ -1,7 +1,8 @@
 """Counts the bytes that commands read of one large log: to answer a question, and to clean it when little is new.
 
-The same questions are then asked of a node with 10,000 partitions, and of 2 TB in 2,000 sparse segments. In the last
-row a log of a hundred segments is cleaned each time that it has one more, whose records update a small range of keys.
+The same questions are then asked of a node with 10,000 partitions, of 30 brokers with 1,000 partitions each, and of
+2 TB in 2,000 sparse segments. In the last row a log of a hundred segments is cleaned each time that it has one more,
+whose records update a small range of keys.
 
 Logs to clean have key indexes from an earlier clean. Each command runs in a process of its own, with the log's files
 dropped from the page cache before. The same command on a log of one record gives its start, which is subtracted:
@@ -10,6 +11,7 @@ imports, compiled kernels, small files.
     by calls   bytes that read calls returned, of all processes of the command; memory maps do not count
     off disk   bytes that the block device delivered, read-ahead of the kernel included
 
+    again      time of a second run, with the log's files in the page cache
     first      time until the first rows of the output
     memory     peak of the command's process
 
@@ -62,6 +64,7 @@ class Question:
         writer: writes the log directory to ask about, with this many partitions or segments; None: the one large log.
         count: that number in full size.
         exits: its exit codes; the generated log of one record has no leader epochs, which `check` reports.
+        start_exits: its exit codes for the log of one record; None: the same. That log has no groups.
     """
 
     words: tuple[str, ...]
@@ -70,6 +73,7 @@ class Question:
     writer: Callable[[Path, int], None] | None = None
     count: int = 0
     exits: tuple[int, ...] = (0,)
+    start_exits: tuple[int, ...] | None = None
 
 
 _CHECK = ("check", "--quick")
@@ -86,6 +90,9 @@ QUESTIONS = {
     "check --quick, 10,000 partitions": Question(_CHECK, None, writer=write_many, count=10_000, exits=(0, 1)),
     "ls, 30 brokers of 1,000 partitions": Question(("ls", *_COMPACT), None, writer=write_cluster, count=1_000),
     "why, 30 brokers of 1,000 partitions": Question(("why", *_NOW, *_COMPACT), None, writer=write_cluster, count=1_000),
+    "groups, 30 brokers of 1,000 partitions": Question(
+        ("groups",), None, writer=write_cluster, count=1_000, start_exits=(2,)
+    ),
     "ls, 2 TB": Question(("ls", *_COMPACT), writer=write_terabytes, count=2_000),
     "why, 2 TB": Question(("why", *_NOW, *_COMPACT, "--no-keys"), writer=write_terabytes, count=2_000),
     "check --quick, 2 TB": Question(_CHECK, writer=write_terabytes, count=2_000, exits=(0, 1)),
@@ -130,6 +137,7 @@ class Answer:
         start: the same command on a log of one record.
         most_mib: the bound for the bytes by calls, or None.
         new_bytes: bytes that were new in rounds of cleans; 0 for other questions.
+        again: the same command once more, with the log in the page cache; None if it changes the log.
     """
 
     question: str
@@ -139,6 +147,7 @@ class Answer:
     start: Reads
     most_mib: float | None
     new_bytes: int = 0
+    again: Reads | None = None
 
     @property
     def call_mib(self) -> float:
@@ -185,9 +194,12 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
         log_bytes, segments = sum(file.stat().st_size for file in files), len(files)
         # With the generated segment size, segments without garbage stay unchanged.
         config = f"segment.bytes={workload.segment_bytes(share)}"
-        start, reads = (_measured(question, made, folder / "changed", config) for made in (tiny, log))
+        first = question if question.start_exits is None else replace(question, exits=question.start_exits)
+        start = _measured(first, tiny, folder / "changed", config)
+        reads = _measured(question, log, folder / "changed", config)
+        again = None if question.changes else _run(question.words, log, exits=question.exits)
         most = None if question.most is None else question.most(segments, share)
-        found.append(Answer(name, log_bytes, segments, reads, start, most))
+        found.append(Answer(name, log_bytes, segments, reads, start, most, again=again))
     shutil.rmtree(log)
     shutil.rmtree(tiny)
     show_step(f"{ROUNDS} …")

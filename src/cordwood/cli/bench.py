@@ -321,7 +321,7 @@ def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
         return
     titles = (
         *("MiB BY CALLS", "AT MOST", "PER NEW BYTE", "MiB OFF DISK", "CPU S"),
-        *("SECONDS", "OF IT START", "FIRST OUTPUT", "MEMORY MiB"),
+        *("SECONDS", "OF IT START", "AGAIN", "FIRST OUTPUT", "MEMORY MiB"),
     )
     rows = [
         [
@@ -333,6 +333,7 @@ def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
             f"{one.cpu_seconds:.2f}",
             f"{one.reads.seconds:.1f}",
             f"{one.start.seconds:.1f}",
+            "" if one.again is None else f"{one.again.seconds:.1f}",
             f"{one.reads.first_seconds:.1f}",
             f"{one.reads.memory_bytes / (1 << 20):,.0f}",
         ]

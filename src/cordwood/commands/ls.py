@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any
 
-from cordwood.commands.opening import open_cluster
+from cordwood.commands.opening import forks_for_brokers, open_cluster
 from cordwood.commands.options import ListOptions
 from cordwood.common.config import SourceKind, show
 from cordwood.common.errors import DataError, RequestError
@@ -58,6 +58,7 @@ from cordwood.storage.node.listing import (
 )
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.node.start import Effect
+from cordwood.tasks.in_forks import in_forks
 
 #: Sort orders of `ls`, each with a key that is lowest for the first row.
 ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
@@ -153,11 +154,12 @@ def list_cluster(
         on_rows = None
     found: list[PartitionListing] = []
     done = 0
-    for node, places in asked:
-        if on_rows is not None:
+    if on_rows is not None:
+        for node, places in asked:
             places.sort(key=functools.partial(_worst_first, node))
+    for node, portions in _listed(cluster, asked, head, options, index_root):
         looked: list[PartitionListing | None] = []
-        for portion in _list_node(node, places, head, options, index_root):
+        for portion in portions:
             looked += portion
             if on_progress is not None:
                 for number_done in range(done + 1, done + len(portion) + 1):
@@ -167,6 +169,27 @@ def list_cluster(
                 return _summed(cluster, head, found + _in_order(node, looked), order)
         found += _in_order(node, looked)
     return _summed(cluster, head, found, order)
+
+
+def _listed(
+    cluster: Cluster,
+    asked: Sequence[tuple[Node, Sequence[LocatedPartition]]],
+    head: Listing,
+    options: ListOptions,
+    index_root: str | None,
+) -> Iterator[tuple[Node, Iterable[list[PartitionListing | None]]]]:
+    """List the partitions of each broker, in growing portions; if they are many, brokers in several processes."""
+
+    def listed(number: int) -> Iterator[list[PartitionListing | None]]:
+        node, places = asked[number]
+        return _list_node(node, places, head, options, index_root)
+
+    forks = forks_for_brokers(cluster, sum(len(places) for _, places in asked))
+    if forks < 2:
+        yield from ((node, listed(number)) for number, (node, _) in enumerate(asked))
+        return
+    whole = in_forks(forks, lambda number: list(itertools.chain.from_iterable(listed(number))), range(len(asked)))
+    yield from ((node, [portion]) for (node, _), portion in zip(asked, whole, strict=True))
 
 
 def _list_node(

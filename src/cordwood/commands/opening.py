@@ -23,6 +23,7 @@ from cordwood.storage.node.cluster import Belief, Cluster
 from cordwood.storage.node.directory import PathKind, look, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
+from cordwood.tasks.in_forks import forks_for
 
 if TYPE_CHECKING:
     from cordwood.storage.recovery.into_copy import RecoverySettings
@@ -109,6 +110,16 @@ def select_replicas(
     names = {place.name.topic_partition for place in places if place.name is not None}
     beliefs = {name: cluster.believed(name, broker) for name in cluster.partitions if name in names}
     return [one.replica.place for one in beliefs.values()], beliefs
+
+
+#: With fewer partitions of several brokers, one process is as fast.
+_IN_FORKS_MIN = 2_000
+
+
+def forks_for_brokers(cluster: Cluster, partitions: int) -> int:
+    """Return the number of processes that divide the brokers of a cluster; 1 for few partitions, or an object store."""
+    by_request = any(cluster.fs.reads_by_request(one.path) for node in cluster.nodes for one in node.directories)
+    return 1 if by_request or partitions < _IN_FORKS_MIN else forks_for(len(cluster.nodes))
 
 
 def recovery_settings(node: Node, topic: str) -> RecoverySettings:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from cordwood.cleaning.rules.plan import Bound, Choices, Decision
 from cordwood.commands.coordinators import OnLogs
-from cordwood.commands.opening import open_cluster, select_partitions
+from cordwood.commands.opening import forks_for_brokers, open_cluster, select_partitions
 from cordwood.commands.options import Prices, WhyOptions
 from cordwood.commands.plan import plan_with_facts
 from cordwood.commands.transactions import Outlooks
@@ -71,11 +71,14 @@ from cordwood.storage.index.key_sample import CountSource, KeyCounts, count_keys
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.cluster import Cluster, brokers_text
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tasks.in_forks import in_forks
 
 _R = TypeVar("_R")
 
 #: All samples together may be as large as this many samples of one log.
 _SAMPLES_MAX = 64
+#: Number of groups of brokers that each of several processes explains, one after the other.
+_GROUPS_PER_FORK = 3
 
 
 def why(
@@ -117,20 +120,32 @@ def why_cluster(
     everything = [place for node in cluster.nodes for place in node.places]
     selected = {place.path for place in select_partitions(everything, paths, options.selection)}
     root = options.index_place.root(cluster.fs, [place.path for place in everything])
-    shared = _Shared(options, now_ms, Outlooks(cluster, now_ms), root)
+    forks = forks_for_brokers(cluster, len(selected))
+    shared = _Shared(options, now_ms, Outlooks(cluster, now_ms), root, processes=forks)
+
+    def explained(nodes: Sequence[Node]) -> Iterator[tuple[WhyPartition | None, Sequence[str]]]:
+        """Yield the explanation of each partition, and the names that were added to `not_counted`."""
+        for node in nodes:
+            places = [place for place in node.places if place.path in selected]
+            for partition in _explained(node, places, _planner(node, places, options, now_ms), shared):
+                names, shared.not_counted = shared.not_counted, []
+                yield partition, names
+
+    # Each process counts the keys of equal replicas once, so brokers beside each other are explained together.
+    size = -(-len(cluster.nodes) // (_GROUPS_PER_FORK * forks)) if forks > 1 else len(cluster.nodes)
+    groups = [cluster.nodes[at : at + size] for at in range(0, len(cluster.nodes), size)]
+    results = map(explained, groups) if forks < 2 else in_forks(forks, lambda group: [*explained(group)], groups)
     found: list[WhyPartition] = []
-    done = 0
-    for node in cluster.nodes:
-        places = [place for place in node.places if place.path in selected]
-        for partition in _explained(node, places, _planner(node, places, options, now_ms), shared):
-            found += [] if partition is None else [partition]
-            done += 1
-            if on_progress is not None:
-                on_progress(done, len(selected))
+    not_counted: list[str] = []
+    for done, (partition, names) in enumerate(itertools.chain.from_iterable(results), 1):
+        found += [] if partition is None else [partition]
+        not_counted += names
+        if on_progress is not None:
+            on_progress(done, len(selected))
     if not cluster.is_one_broker:
         found = _with_replicas(cluster, found)
     ranked = sorted(found, key=could_lose_most)
-    return WhyResult(now_ms, tuple(ranked), tuple(shared.not_counted), cluster.brokers)
+    return WhyResult(now_ms, tuple(ranked), tuple(not_counted), cluster.brokers)
 
 
 def _planner(node: Node, places: list[LocatedPartition], options: WhyOptions, now_ms: int) -> Planner:
@@ -238,6 +253,7 @@ class _Shared:
     """What the looks at all brokers of a cluster share.
 
     Attributes:
+        processes: number of processes that share the limit for reading.
         not_counted: names of partitions whose keys were not counted, as the limit for reading was reached.
     """
 
@@ -245,6 +261,7 @@ class _Shared:
     now_ms: int
     outlooks: Outlooks
     index_root: str | None
+    processes: int = 1
     not_counted: list[str] = field(default_factory=list)
     _read_bytes: int = 0
     _counted: dict[tuple[str, int, int, int], KeyCounts | None] = field(default_factory=dict)
@@ -263,7 +280,7 @@ class _Shared:
 
     def _count(self, planned: PlannedPartition, log: LogView) -> KeyCounts | None:
         options = self.options
-        budget = min(options.sample_bytes, _SAMPLES_MAX * options.sample_bytes - self._read_bytes)
+        budget = min(options.sample_bytes, _SAMPLES_MAX * options.sample_bytes // self.processes - self._read_bytes)
         try:
             counts = count_keys(
                 log.with_indexes_in(self.index_root), budget, read_all=options.read_all, exact=options.exact

@@ -243,7 +243,8 @@ def nodes_of(fs: Store, directories: Sequence[LogDirectory], files: Sequence[str
 def _siblings(fs: Store, group: Sequence[LogDirectory], all_given: Sequence[LogDirectory]) -> Iterator[LogDirectory]:
     """Yield other log directories of a node, in the parent folders of the given ones.
 
-    Lists each parent folder, and reads the meta.properties of each log directory in it.
+    Lists each parent folder, and reads the meta.properties of each log directory in it. There may be many directories,
+    those of other brokers, so only the node's own are listed.
     """
     key = _key(group[0])
     if key is None or not group[0].is_brokers or fs.reads_by_request(group[0].path):
@@ -251,16 +252,16 @@ def _siblings(fs: Store, group: Sequence[LogDirectory], all_given: Sequence[LogD
     given = {one.path for one in all_given}
     for parent in dict.fromkeys(posixpath.dirname(one.path) or "." for one in all_given):
         try:
-            beside = [f"{parent.rstrip('/')}/{info.name}" for info in fs.list(parent) if info.is_directory]
+            beside = [f"{parent.rstrip('/')}/{name}" for name, is_folder in fs.names_in(parent).items() if is_folder]
         except OSError:
             continue
         for path in beside:
-            if path in given or not fs.exists(f"{path}/{filenames.META_PROPERTIES}"):
+            if path in given:
                 continue
-            directory = LogDirectory.open(fs, path)
-            ids = [one.meta.directory_id for one in (*group, directory) if one.meta is not None]
-            if _key(directory) == key and len({*ids}) == len(ids):
-                yield directory
+            unlisted = LogDirectory.unlisted(fs, path)
+            ids = [one.meta.directory_id for one in (*group, unlisted) if one.meta is not None]
+            if _key(unlisted) == key and len({*ids}) == len(ids):
+                yield LogDirectory.open(fs, path)
 
 
 def _divided(directories: Sequence[LogDirectory]) -> list[list[LogDirectory]]:

@@ -494,11 +494,14 @@ class _JoinedFile(ReadableFile):
         rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
         count, consumed, _ = headers.scan_batches(data, data.size, 0, rows, whole_entries=True)
         rows = rows[:count]
-        parts = part_numbers(segment, rows["position"])
+        starts, positions = _starts(segment), rows["position"]
+        parts = np.searchsorted(starts, positions, side="right") - 1
         bases = np.array([part.base_offset for part in segment.parts])
         following = segment.following
         ends = np.append(bases[1:], MAX_OFFSET if following is None else following.base_offset)
-        is_sound = consumed == data.size and np.isin(_starts(segment), rows["position"]).all()
+        # Positions increase, so a look-up finds whether a batch begins at the start of each part.
+        at = np.minimum(np.searchsorted(positions, starts), max(count - 1, 0))
+        is_sound = consumed == data.size and count > 0 and (positions[at] == starts).all()
         if is_sound:
             belongs = (rows["base_offset"] >= bases[parts]) & (rows["last_offset"] < ends[parts])
             is_sound = (belongs & (rows["magic"] == 2)).all()

@@ -21,7 +21,7 @@ import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TypeVar
@@ -101,6 +101,15 @@ class LogDirectory:
                 except BadNameError:
                     continue
         return cls(fs, path, entries, partitions)
+
+    @classmethod
+    def unlisted(cls, fs: Store, path: str) -> LogDirectory:
+        """Return a log directory that only knows its meta.properties, if there is one."""
+        try:
+            info = fs.stat(f"{path}/{filenames.META_PROPERTIES}")
+        except OSError:
+            return cls(fs, path, (), ())
+        return cls(fs, path, [replace(info, name=filenames.META_PROPERTIES)], ())
 
     @functools.cached_property
     def _by_name(self) -> Mapping[str, FileInfo]:
