@@ -1,5 +1,6 @@
 # The public names, each once: type checkers read them here, and so does __init__.py when one is first used.
 from cordwood.api import abort_transaction as abort_transaction
+from cordwood.api import adopt_tier as adopt_tier
 from cordwood.api import brokers as brokers
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
@@ -8,6 +9,7 @@ from cordwood.api import compare as compare
 from cordwood.api import configs as configs
 from cordwood.api import erase_check as erase_check
 from cordwood.api import explain as explain
+from cordwood.api import export_tier as export_tier
 from cordwood.api import get as get
 from cordwood.api import groups as groups
 from cordwood.api import index as index

@@ -44,6 +44,8 @@ MODULES: Mapping[str, str] = {
     "clean": "cordwood.commands.clean",
     "clean_in_place": "cordwood.commands.clean_in_place",
     "clean_in_tier": "cordwood.commands.clean_in_tier",
+    "export_tier": "cordwood.commands.hand_over",
+    "adopt_tier": "cordwood.commands.hand_over",
     "abort_transaction": "cordwood.commands.abort_transaction",
     "verify": "cordwood.commands.verify",
     "compare": "cordwood.commands.compare",

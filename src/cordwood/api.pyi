@@ -11,6 +11,7 @@ from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.cleaning.rules.plan import Plan
 from cordwood.commands.cluster import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.commands.compare import CompareResult
+from cordwood.commands.hand_over import HandOverResult
 from cordwood.commands.why.facts import WhyResult
 from cordwood.commands.why.found_keys import ErasureResult, GetResult
 from cordwood.common.arguments import AnyPath
@@ -902,6 +903,88 @@ def clean_in_tier(
         RequestError: no tier or no policy is given, a directory had no clean shutdown, or a replica is missing; see
             also `plan`.
         StoreError: the tier failed. The partition that was being changed keeps its old segments or has its new ones.
+    """
+
+def export_tier(
+    *paths: AnyPath,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
+    single_copy: bool = False,
+    no_broker_elsewhere: bool = False,
+    dry_run: bool = False,
+) -> HandOverResult:
+    """Hand the tier of live logs over to the broker on their log directories, which finds the segments from then on.
+
+    Args:
+        paths: the log directories of the broker, and of all brokers with replicas of `__remote_log_metadata`.
+            Nothing else may use them meanwhile.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+        tier_keys: A private key (PEM) for encrypted segments.
+        single_copy: I confirm that __remote_log_metadata has no other replica, even if no metadata log has their
+            number.
+        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+        dry_run: Make all checks, but change nothing; show what would be handed over.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition has a manifest in the tier.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: a broker would not read the same log; a replica of the metadata is missing, or replicas differ; a
+            directory was not shut down cleanly.
+        StoreError: the tier failed; call it again.
+    """
+
+def adopt_tier(
+    *paths: AnyPath,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
+    tier: AnyPath | None = None,
+    tier_keys: Sequence[AnyPath] = (),
+    single_copy: bool = False,
+    no_broker_elsewhere: bool = False,
+    dry_run: bool = False,
+) -> HandOverResult:
+    """Take the tier of a stopped broker's topics over for live logs on its log directories.
+
+    Args:
+        paths: the log directories of the broker, and of all brokers with replicas of `__remote_log_metadata`.
+            Nothing else may use them meanwhile.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
+            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+        tier_keys: A private key (PEM) for encrypted segments.
+        single_copy: I confirm that __remote_log_metadata has no other replica, even if no metadata log has their
+            number.
+        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+        dry_run: Make all checks, but change nothing; show what would be handed over.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition has a segment in the tier.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: a live log cannot have the tier; a replica of the metadata is missing, or replicas differ; a
+            directory was not shut down cleanly.
+        StoreError: the tier failed; call it again.
     """
 
 def abort_transaction(

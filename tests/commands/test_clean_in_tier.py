@@ -172,14 +172,14 @@ class Cut(BaseException):
     """The end of the process."""
 
 
-def cut_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Let every change of a file fail after some changes, counted from the journal on; return the count so far."""
+def cut_after(steps: int, monkeypatch: pytest.MonkeyPatch, begin: str = "new-remote-segments") -> Callable[[], int]:
+    """Let every change of a file fail after some changes, counted from a file on; return the count so far."""
     counted = itertools.count(1)
     state = {"began": False, "done": 0}
 
     def cutting(verb: Callable[..., Any]) -> Callable[..., Any]:
         def changed(fs: PosixFileSystem, path: str, *arguments: Any, **options: Any) -> Any:
-            state["began"] = state["began"] or "new-remote-segments" in path
+            state["began"] = state["began"] or begin in path
             if state["began"]:
                 state["done"] = next(counted)
                 if state["done"] > steps:

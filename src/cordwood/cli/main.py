@@ -79,6 +79,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "index": ("keys", "Make key indexes of segments, which find a key in milliseconds, or remove them."),
         "abort-transaction": ("coordinators", "End a hanging transaction in the logs of stopped brokers."),
         "fetch": ("clean", "Bring a directory back from an object store, complete and checked."),
+        "tier": ("tier", "Hand a tier over from a live log to its broker (export), or back (adopt)."),
     },
     "Keep alive": {
         "run": ("run", "Keep logs alive without a broker: compact them, delete old segments, report their health."),

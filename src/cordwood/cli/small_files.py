@@ -140,7 +140,8 @@ def _tier_manifest(data: bytes, base_offset: int, path: str) -> Entries:
     one = manifest.decode_changes(data, path, TopicIdPartition("", "", NONE))
     writer = {"writer_epoch": one.writer.epoch, "run": one.writer.run, "host": one.writer.host}
     offsets = ("log_start_offset", "local_floor", "cleaner_checkpoint")
-    yield "tier_manifest", {"base": one.base, **writer, **{name: getattr(one, name) for name in offsets}}
+    whose = {"handed_over": True} if one.handed_over else {}
+    yield "tier_manifest", {"base": one.base, **writer, **{name: getattr(one, name) for name in offsets}, **whose}
     for added in one.added:
         segment = added.segment
         yield (
@@ -150,7 +151,7 @@ def _tier_manifest(data: bytes, base_offset: int, path: str) -> Entries:
                 "start_offset": segment.start_offset,
                 "end_offset": segment.end_offset,
                 "size": segment.size_bytes,
-                "crc": f"{added.crc32c:08x}",
+                "crc": None if added.crc32c is None else f"{added.crc32c:08x}",
                 "max_timestamp": segment.max_timestamp_ms,
                 "event_timestamp": segment.event_time_ms,
                 "broker": segment.broker,

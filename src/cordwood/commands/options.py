@@ -589,6 +589,19 @@ class InTierOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverOptions:
+    """The options of `tier export` and `tier adopt`."""
+
+    selection: Selection = field(default_factory=Selection)
+    single_copy: Annotated[
+        bool,
+        Option("I confirm that __remote_log_metadata has no other replica, even if no metadata log has their number."),
+    ] = False
+    no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
+    dry_run: Annotated[bool, Option("Make all checks, but change nothing; show what would be handed over.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
     """The options of `verify`."""
 

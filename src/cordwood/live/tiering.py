@@ -43,6 +43,7 @@ from cordwood.storage.tier.generations import FencedError, Generations, check_st
 from cordwood.storage.tier.manifest import GoneSegment, TierState
 from cordwood.storage.tier.packed import TierSegment
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
+from cordwood.storage.tier.store import Tier, TierStore
 
 _log = logging.getLogger(__name__)
 _EPOCHS = "tier-epochs"
@@ -87,11 +88,8 @@ class Tiering:
         """
         fs = self._pool.fs
         there = {info.name for path in log_dirs for info in fs.list(path)}
-        if brokers := sorted(name for name in there if name.startswith(f"{REMOTE_LOG_METADATA}-")):
-            raise RequestError(
-                f"the log directories have {brokers[0]}: a broker keeps the tier of these logs, with records of its "
-                "own. Use another directory, or run without a tier"
-            )
+        if any(name.startswith(f"{REMOTE_LOG_METADATA}-") for name in there):
+            self._refuse_brokers(log_dirs)
         for key in partitions_in(self._layout):
             name = TopicPartition(key.topic, key.partition)
             if str(name) in there or not self._pool.configs.topic(key.topic).flag("remote.storage.enable"):
@@ -100,6 +98,18 @@ class Tiering:
             if state is not None:
                 counts = Counter({path: len(fs.list(path)) for path in log_dirs})
                 self._restore(min(log_dirs, key=counts.__getitem__), name, state)
+
+    def _refuse_brokers(self, log_dirs: Sequence[str]) -> None:
+        """Raise RequestError if a broker's records name segments in the tier."""
+        brokers = TierStore(self._pool.fs, Tier(self.root), self._layout)
+        for path in log_dirs:
+            for key, log in brokers.remote_logs(path).items():
+                if log.segments:
+                    raise RequestError(
+                        f"{path}: records of {REMOTE_LOG_METADATA} name segments of {key.topic}-{key.partition}, so a "
+                        "broker keeps its tier. Take it over: cordwood tier adopt; or use another directory, or run "
+                        "without a tier"
+                    )
 
     def _restore(self, log_dir: str, name: TopicPartition, state: TierState) -> None:
         """Make a directory in which the next record gets the offset after the last one in the tier."""

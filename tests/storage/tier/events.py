@@ -21,9 +21,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from cordwood.common.partitioner import partition_of
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.formats.properties import decode_id, encode_id
+from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.tier.remote_log import RemoteLog
 from cordwood.storage.tier.segments import Event, RemoteSegment, SegmentEvent, UpdateEvent, decode_event
 from tests.storage.messages import internal_record
@@ -41,17 +40,6 @@ def next_with_transactions(log: RemoteLog, epoch: int, offset: int) -> RemoteSeg
             return None  # Kafka would loop forever; no broker writes such a segment
         offset = segment.end_offset + 1
     return segment
-
-
-def metadata_partition(topic_id: str, partition: int, count: int) -> int:
-    """The partition of `__remote_log_metadata` with all records of a topic partition; it has `count` partitions."""
-    identity = decode_id(topic_id)
-    assert identity is not None
-    found = 1
-    # Java's Objects.hash(least significant bits, most significant bits, partition).
-    for bits in (identity.int & (1 << 64) - 1, identity.int >> 64):
-        found = 31 * found + ((bits ^ bits >> 32) & 0xFFFFFFFF)
-    return partition_of((31 * found + partition & 0xFFFFFFFF).to_bytes(4, "big"), count)
 
 
 def segment_id(name: str) -> str:

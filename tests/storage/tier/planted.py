@@ -8,9 +8,11 @@ from typing import Any
 
 import cordwood
 from cordwood.storage.check import CheckResult
+from cordwood.storage.tier.metadata_log import metadata_partition
+from cordwood.storage.tier.segments import TopicIdPartition
 from tests.fixtures import copy_of, fixture
 from tests.logs import append
-from tests.storage.tier.events import metadata_partition, segment_id, segment_record, update_record
+from tests.storage.tier.events import segment_id, segment_record, update_record
 
 OTHER = segment_id("other")
 
@@ -38,7 +40,8 @@ class Planted:
         """Append records of the metadata topic about a partition; return the metadata partition."""
         topic_id = self.folder(partition).name[-22:]
         topic, number = partition.rsplit("-", 1)
-        log = self.logs / f"__remote_log_metadata-{metadata_partition(topic_id, int(number), 3)}"
+        among = metadata_partition(TopicIdPartition(topic_id, topic, int(number)), 3)
+        log = self.logs / f"__remote_log_metadata-{among}"
         identity = {"topic_id_partition": {"name": topic, "id": topic_id, "partition": int(number)}}
         for record in records:
             append(log, (None, record if isinstance(record, bytes) else record(identity)))

@@ -14,6 +14,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, leader_epochs
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.view import LogView
+from cordwood.storage.tier.metadata_log import metadata_partition
 from cordwood.storage.tier.remote_log import RemoteLog, answers, apply_event, within_lineage
 from cordwood.storage.tier.segments import (
     CopyState,
@@ -29,7 +30,6 @@ from cordwood.storage.tier.segments import (
 )
 from tests.fixtures import PACKED, fixture
 from tests.fixtures import facts as facts_of
-from tests.storage.tier.events import metadata_partition
 
 NAMES = ("local-tiered", "aiven-s3", "local-tiered-pair")
 #: Log directories; the second of the pair is the other replica's.
@@ -131,7 +131,7 @@ def test_every_record_is_in_the_metadata_partition_of_its_topic_partition(name: 
     for partition, _, event in events(name):
         assert not isinstance(event, Snapshot | PartitionDelete)
         of = event.topic_id_partition
-        assert metadata_partition(of.topic_id, of.partition, METADATA_PARTITIONS) == partition
+        assert metadata_partition(of, METADATA_PARTITIONS) == partition
 
 
 def states(name: str, topic: str, partition: int) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 
 from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.tier.metadata_log import metadata_partition
 from cordwood.storage.tier.segments import (
     NEXT_STATES,
     CopyState,
@@ -22,7 +23,7 @@ from cordwood.storage.tier.segments import (
     decode_event,
 )
 from tests.storage.messages import internal_record, mutated
-from tests.storage.tier.events import TOPIC, metadata_partition, segment_id, segment_record, update_record
+from tests.storage.tier.events import TOPIC, segment_id, segment_record, update_record
 
 TOPIC_ID, ID = "_g7okdM1Sa2skkomIJ_ErA", "x8XOsuT1SV2jRD44LazHyA"
 IDENTITY = "0274fe0ee891d33549adac924a26209fc4ac0000000000c7c5ceb2e4f5495da3443e382dacc7c800"
@@ -120,7 +121,7 @@ def test_damaged_records_are_events_or_errors_in_words() -> None:
 def test_the_records_of_a_partition_are_in_the_metadata_partition_of_its_id(
     partition: int, count: int, expected: int
 ) -> None:
-    assert metadata_partition(TOPIC_ID, partition, count) == expected
+    assert metadata_partition(TopicIdPartition(TOPIC_ID, "", partition), count) == expected
 
 
 def test_states_follow_one_another_as_in_kafka() -> None:

@@ -97,7 +97,8 @@ def _states(
     if isinstance(layout, AivenLayout):
         for partition in partitions_in(layout):
             try:
-                states[partition] = Generations(layout.store, layout, partition).newest()
+                if (state := Generations(layout.store, layout, partition).newest()) is not None:
+                    states[partition] = state
             except DataError as error:
                 states[partition] = None
                 if partition not in checked:

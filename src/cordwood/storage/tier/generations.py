@@ -103,6 +103,16 @@ class Generations:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def newest(self) -> TierState | None:
+        """Read the last generation; None if the log has no manifest, or a broker owns its tier.
+
+        Raises:
+            CorruptFileError: a manifest is damaged, or the base of the last one is missing.
+            StoreError: the object store failed.
+        """
+        state = self._last_state()
+        return None if state is None or state.handed_over else state
+
+    def _last_state(self) -> TierState | None:
         """Read the last generation; None if the log has no manifest. One list, and at most two files.
 
         Raises:
@@ -178,18 +188,49 @@ class Generations:
             RequestError: the tier has segments of this partition, and no manifest: a broker wrote them.
             StoreError: the object store failed; the log may be claimed nevertheless.
         """
-        state = self.newest()
-        if state is None:
+        state = self._last_state()
+        if state is None or state.handed_over:
             self._refuse_foreign()
-            state = empty_state(self._partition)
+            state = self._emptied(state)
         while True:
             try:
                 return self.commit(replace(state, writer=Writer(state.writer.epoch + 1, run, host)))
             except FencedError:
-                newest = self.newest()
+                newest = self._last_state()
                 if newest is None or newest.writer != state.writer:
                     raise
                 state = newest  # the previous writer committed meanwhile
+
+    def adopt(self, state: TierState, run: str, host: str) -> TierState:
+        """Become the writer of a log that a broker owned, and return its state with its number.
+
+        Args:
+            state: the state of the log; its generation and writer do not count.
+            run, host: see `claim`.
+
+        Raises:
+            FencedError: another program claimed the log at the same time.
+            StoreError: the object store failed; the log may be adopted nevertheless.
+        """
+        last = self._emptied(self._last_state())
+        return self.commit(replace(state, generation=last.generation, writer=Writer(last.writer.epoch + 1, run, host)))
+
+    def hand_over(self, state: TierState) -> None:
+        """Give the log to a broker: no program can claim it while the tier has segments.
+
+        Args:
+            state: the last committed state of this writer.
+
+        Raises:
+            FencedError: another writer has claimed the log.
+            StoreError: the object store failed; see `commit`.
+        """
+        self.commit(replace(state, segments=(), gone=(), handed_over=True))
+
+    def _emptied(self, state: TierState | None) -> TierState:
+        """Return the state of an empty log, with the number and the writer of a state."""
+        empty = empty_state(self._partition)
+        return empty if state is None else replace(empty, generation=state.generation, writer=state.writer)
 
     def _refuse_foreign(self) -> None:
         """Raise RequestError if the partition has objects: `sweep` would delete them."""
@@ -197,7 +238,8 @@ class Generations:
         if segments:
             raise RequestError(
                 f"{self._objects} has {number(len(segments), 'segment')} and no manifest, so another program wrote "
-                "them, such as a broker with Aiven's plugin. Choose another place for the tier"
+                "them, such as a broker with Aiven's plugin. Choose another place for the tier; or take it over, once "
+                "the broker has stopped: cordwood tier adopt"
             )
 
     def commit(self, state: TierState) -> TierState:
@@ -269,7 +311,7 @@ class Generations:
 
     def _fenced(self, writer: Writer) -> FencedError:
         """Return the error for a writer whose generation is taken."""
-        newest = self.newest()
+        newest = self._last_state()
         return FencedError(self._folder, writer if newest is None else newest.writer)
 
     def sweep(self, state: TierState) -> int:
@@ -290,7 +332,7 @@ class Generations:
         if last != state.generation:
             raise self._fenced(state.writer)
         if self._base is None:
-            self.newest()
+            self._last_state()
         base = last if self._base is None else self._base.generation
         kept = {one.segment.id for one in state.segments} | {one.segment.id for one in state.gone}
         old = [

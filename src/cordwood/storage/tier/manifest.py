@@ -18,11 +18,12 @@ two files. Version 1, in JSON:
     log_start_offset    first offset of the log
     local_floor         local segments below this offset are leftovers; the tier has the log up to here
     cleaner_checkpoint  end of the cleaned part of the log; null before the first clean
+    handed_over         true once a broker owns the tier; then no segment is named; absent otherwise
     added               segments, by start offset; in a whole manifest all of them
       id                of the segment, as Kafka prints ids
       start, end        its first and its last offset
       size              of its `.log`, in bytes
-      crc32c            of its `.log`
+      crc32c            of its `.log`; null for a segment that a broker copied
       indexes           size of its index, timeindex, txnindex and snapshot, in bytes; without those that it lacks
       max_timestamp     largest timestamp of its records, in ms
       event_time        when it was copied, in ms
@@ -103,6 +104,7 @@ class TierState:
         cleaner_checkpoint: end of the cleaned part of the log; None before the first clean.
         segments: by start offset; they do not overlap. Packed, whatever sequence is given.
         gone: segments whose objects are still to be deleted.
+        handed_over: a broker owns the tier now; see `storage.tier.handover`.
     """
 
     partition: TopicIdPartition
@@ -113,6 +115,7 @@ class TierState:
     cleaner_checkpoint: int | None
     segments: Sequence[TierSegment]
     gone: tuple[GoneSegment, ...]
+    handed_over: bool = False
 
     def __post_init__(self) -> None:
         """Pack the segments."""
@@ -187,7 +190,7 @@ def encode(state: TierState, base: TierState | None) -> bytes:
         "added": [_added_fields(one) for one in added],
         "removed": removed,
         "gone": [{**_gone_fields(gone.segment, known), "since_ms": gone.since_ms} for gone in state.gone],
-    }
+    } | ({"handed_over": True} if state.handed_over else {})
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -279,6 +282,7 @@ def decode(data: bytes, path: str, partition: TopicIdPartition, read_base: Calla
         changes.cleaner_checkpoint,
         ordered,
         tuple(gone),
+        changes.handed_over,
     )
 
 
@@ -312,6 +316,7 @@ class Changes:
     added: tuple[TierSegment, ...]
     removed: tuple[str, ...]
     gone: tuple[GoneId, ...]
+    handed_over: bool
 
 
 def decode_changes(data: bytes, path: str, partition: TopicIdPartition) -> Changes:
@@ -329,8 +334,7 @@ def decode_changes(data: bytes, path: str, partition: TopicIdPartition) -> Chang
         local_floor=fields.integer("local_floor", 0, MAX_OFFSET),
         cleaner_checkpoint=fields.integer("cleaner_checkpoint", 0, MAX_OFFSET) if is_cleaned else None,
         added=tuple(
-            TierSegment(_segment(one, partition), one.integer("crc32c", 0, _UINT32_MAX), _index_bytes(one))
-            for one in fields.objects("added")
+            TierSegment(_segment(one, partition), _checksum(one), _index_bytes(one)) for one in fields.objects("added")
         ),
         removed=tuple(fields.ids("removed")),
         gone=tuple(
@@ -341,6 +345,7 @@ def decode_changes(data: bytes, path: str, partition: TopicIdPartition) -> Chang
             )
             for one in fields.objects("gone")
         ),
+        handed_over=fields.boolean("handed_over"),
     )
 
 
@@ -368,6 +373,11 @@ def _writer(fields: Fields) -> Writer:
         if len(writer.text(name)) > _TEXT_MAX:
             raise writer.refused(name, f"a text of up to {_TEXT_MAX} characters")
     return Writer(writer.integer("epoch", 0, MAX_OFFSET), writer.text("run"), writer.text("host"))
+
+
+def _checksum(fields: Fields) -> int | None:
+    is_unknown = "crc32c" in fields.values and fields.values["crc32c"] is None
+    return None if is_unknown else fields.integer("crc32c", 0, _UINT32_MAX)
 
 
 def _index_bytes(fields: Fields) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.common.errors import RequestError
+from cordwood.common.partitioner import partition_of
 from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
 from cordwood.record.batch import encode_batch
@@ -21,13 +22,32 @@ from cordwood.record.record import Record
 from cordwood.storage.formats import leader_epochs, time_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
+from cordwood.storage.formats.properties import decode_id
 from cordwood.storage.formats.time_index import TimeIndex
 from cordwood.storage.log.files import read_leader_epochs
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.storage.tier.segments import SegmentEvent, UpdateEvent, encode_event
+from cordwood.storage.tier.segments import SegmentEvent, TopicIdPartition, UpdateEvent, encode_event
 
 _TEMPORARY = "cordwood.tmp"
+
+
+def metadata_partition(partition: TopicIdPartition, count: int) -> int:
+    """Return the partition of `__remote_log_metadata`, of so many, with the records about a partition.
+
+    Source: Kafka RemoteLogMetadataTopicPartitioner.
+    """
+    topic_id = decode_id(partition.topic_id)
+    assert topic_id is not None, "an id that was decoded"
+    half = (1 << 64) - 1
+    found = 31 + _java_hash(topic_id.int & half)
+    found = found * 31 + _java_hash(topic_id.int >> 64)
+    found = (found * 31 + partition.partition) & 0xFFFFFFFF
+    return partition_of(found.to_bytes(4, "big"), count)
+
+
+def _java_hash(word: int) -> int:
+    return (word ^ word >> 32) & 0xFFFFFFFF
 
 
 class MetadataLog:

@@ -30,7 +30,7 @@ SIZED = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX,
 EPOCHS_MAX = (1 << 16) - 1
 _EPOCH = struct.Struct("<iq")
 #: Bits of the field `flags`.
-_NO_ABORTED, _HAS_CUSTOM = 1, 2
+_NO_ABORTED, _HAS_CUSTOM, _NO_CRC = 1, 2, 4
 _ROW = np.dtype(
     [
         ("id", "V16"),
@@ -56,12 +56,12 @@ class TierSegment:
 
     Attributes:
         segment: in state `COPY_FINISHED`.
-        crc32c: of its `.log`.
+        crc32c: of its `.log`; None if nobody computed it.
         index_bytes: sizes of its files of the kinds `SIZED`; NONE where it has no such file.
     """
 
     segment: RemoteSegment
-    crc32c: int
+    crc32c: int | None
     index_bytes: tuple[int, ...]
 
     @property
@@ -101,11 +101,13 @@ class PackedSegments(Sequence[TierSegment]):
                     each.event_time_ms,
                     each.size_bytes,
                     each.broker,
-                    one.crc32c,
+                    one.crc32c or 0,
                     *one.index_bytes,
                     len(rest),
                     len(each.epochs),
-                    _NO_ABORTED * each.transaction_index_empty | _HAS_CUSTOM * (custom is not None),
+                    _NO_ABORTED * each.transaction_index_empty
+                    | _HAS_CUSTOM * (custom is not None)
+                    | _NO_CRC * (one.crc32c is None),
                 )
             )
             for entry in each.epochs:
@@ -214,7 +216,7 @@ class PackedSegments(Sequence[TierSegment]):
             state=CopyState.COPY_FINISHED,
             transaction_index_empty=bool(flags & _NO_ABORTED),
         )
-        return TierSegment(segment, crc32c, tuple(indexes))
+        return TierSegment(segment, None if flags & _NO_CRC else crc32c, tuple(indexes))
 
 
 def _id(data: bytes) -> str:

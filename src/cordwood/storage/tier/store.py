@@ -436,7 +436,8 @@ class TierStore(WrappedTargetStore):
         if path in self._states:
             return self._part_of(self._states[path], path, entries, self._log_start(directory, name.topic_partition))
         home, log = directory, self.remote_logs(directory).get(key)
-        if log is None and (state := self._state_for(path, key)) is not None:
+        # Records that name no segment are from before a live log adopted the tier.
+        if (log is None or not log.segments) and (state := self._state_for(path, key)) is not None:
             return self._part_of(state, path, entries, self._log_start(directory, name.topic_partition))
         if log is None:
             # A broker with several disks has each partition of the metadata topic on one of them.
