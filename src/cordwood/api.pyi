@@ -909,11 +909,9 @@ def export_tier(
     *paths: AnyPath,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: AnyPath | None = None,
-    metadata: AnyPath | None = None,
     tier: AnyPath | None = None,
     tier_keys: Sequence[AnyPath] = (),
+    metadata: AnyPath | None = None,
     single_copy: bool = False,
     no_broker_elsewhere: bool = False,
     dry_run: bool = False,
@@ -927,12 +925,10 @@ def export_tier(
     Options:
         topics: Only topics with this name, or matching this glob.
         partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
             key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         single_copy: I confirm that __remote_log_metadata has no other replica, even if no metadata log has their
             number.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
@@ -950,11 +946,9 @@ def adopt_tier(
     *paths: AnyPath,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    server_properties: AnyPath | None = None,
-    metadata: AnyPath | None = None,
     tier: AnyPath | None = None,
     tier_keys: Sequence[AnyPath] = (),
+    metadata: AnyPath | None = None,
     single_copy: bool = False,
     no_broker_elsewhere: bool = False,
     dry_run: bool = False,
@@ -968,12 +962,10 @@ def adopt_tier(
     Options:
         topics: Only topics with this name, or matching this glob.
         partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
-        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
-        server_properties: The broker's server.properties file, for configs that topics do not set.
-        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
             key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         single_copy: I confirm that __remote_log_metadata has no other replica, even if no metadata log has their
             number.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.

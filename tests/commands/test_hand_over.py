@@ -86,6 +86,26 @@ def test_a_live_log_reads_what_the_broker_had_in_its_tier_and_the_broker_gets_it
     assert findings(logs, tier) == found_before
 
 
+@pytest.mark.parametrize("directory", ["kafka-logs", "kafka-logs-1"])
+def test_segments_that_overlap_after_elections_are_cut(tmp_path: Path, directory: str) -> None:
+    root = copy_of(fixture("local-tiered-pair"), tmp_path / "copy")
+    to_aiven(root / "kafka-logs", root / "kafka-tiered-storage", root / "tier")
+    names, tier = ("moves-0", "split-0"), root / "tier"
+    both = [root / "kafka-logs", root / "kafka-logs-1"]
+    before = [records(root / directory, tier, name) for name in names]
+    adopted = cordwood.adopt_tier(*both, tier=tier)
+    assert {"moves", "split"} <= {one.partition.topic for one in adopted.partitions if one.copied_segments}
+    assert [records(root / directory, tier, name) for name in names] == before
+    layers = cordwood.overrides(["remote.storage.enable=true", "log.cleaner.enable=false", "retention.ms=-1"])
+    with LogManager(FS, [root / directory], layers, tier=tier) as live:
+        for name, expected in zip(names, before, strict=True):
+            log = live.get_or_create_log(TopicPartition(name[:-2], 0))
+            assert [(one.offset, one.key, one.value) for one in log.records()] == expected
+            for offset in range(expected[0][0], expected[-1][0], 37):
+                found = next(log.records(offset)).offset
+                assert found == next(at for at, _, _ in expected if at >= offset)
+
+
 def test_a_dry_run_changes_nothing(node: tuple[Path, Path]) -> None:
     logs, tier = node
     before = contents(logs.parent)
@@ -159,8 +179,8 @@ def test_tiers_that_live_logs_cannot_read_are_refused(tmp_path: Path) -> None:
         adopt(root / "kafka-logs", root / "bucket" / "kafka", tier_keys=[str(root / "test-key.json")])
     root = copy_of(fixture("local-tiered-pair"), tmp_path / "pair")
     to_aiven(root / "kafka-logs", root / "kafka-tiered-storage", root / "tier")
-    with pytest.raises(RequestError, match="overlap with others"):
-        cordwood.adopt_tier(root / "kafka-logs", root / "kafka-logs-1", tier=root / "tier", topics=["split"])
+    with pytest.raises(RequestError, match="has replicas on brokers"):
+        cordwood.adopt_tier(root / "kafka-logs", tier=root / "tier")
 
 
 def test_a_directory_without_the_metadata_topic_is_refused(node: tuple[Path, Path]) -> None:

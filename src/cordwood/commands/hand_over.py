@@ -1,25 +1,26 @@
-"""`tier export`, `tier adopt`: hand a tier over from a live log to its broker, or back. No object moves.
+"""`tier export`, `tier adopt`: hand a tier over from a live log to its broker, or back. Objects stay where they are.
 
     lock       lock the log directories of all replicas of the metadata partitions
     check      all checks of all partitions precede the first change
-    export     claim the log, so that no other program can write it, and delete what no manifest names;
+    export     claim the log, which stops other programs, and delete objects that no manifest names;
                append the records of its segments in one batch; commit a manifest: a broker owns the tier
-    adopt      commit a manifest with the segments; append the records that they are deleted, in one batch
+    adopt      commit a manifest with the segments; append in one batch that brokers deleted them
 
-Whatever is interrupted in between has both: a manifest, and records that name segments. Then the records count, for
-readers, too, and no live log opens. Call the command again: an export has only to give the manifest up, and an adoption
-makes it anew.
+After an interruption, a partition may have both: a manifest, and records that name segments. Then readers use the
+records, and no live log opens. The next call completes the change: an export only gives up the manifest, an adoption
+commits a new one.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cordwood.cleaning.engine.tiered import new_segment, producers_at
 from cordwood.commands.opening import select_believed
 from cordwood.commands.options import HandOverOptions
 from cordwood.common.errors import NotFoundError, RequestError
@@ -30,23 +31,40 @@ from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, leader_epochs
-from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, LOG_START_OFFSETS, FileKind
+from cordwood.storage.formats.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    LOG_START_OFFSETS,
+    FileKind,
+    offset_name,
+    parse_tier_key_index,
+)
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.files import read_leader_epochs
+from cordwood.storage.log.files import clear_work_folder, make_work_folder, read_leader_epochs, write_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.recovery.into_copy import complete_indexes
 from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.exchange import described
 from cordwood.storage.tier.generations import Generations, check_store
-from cordwood.storage.tier.handover import Events, adopted_state, export_events, export_start, forgotten_events
+from cordwood.storage.tier.handover import (
+    Events,
+    adoptable,
+    adopted_state,
+    export_events,
+    export_start,
+    forgotten_events,
+    is_cut,
+)
 from cordwood.storage.tier.manifest import TierState
 from cordwood.storage.tier.metadata_log import MetadataLog, metadata_partition
 from cordwood.storage.tier.packed import SIZED, TierSegment
-from cordwood.storage.tier.remote_log import RemoteLog
-from cordwood.storage.tier.segments import RemoteSegment, TopicIdPartition
-from cordwood.storage.tier.store import TierStore
+from cordwood.storage.tier.remote_log import Answer, RemoteLog
+from cordwood.storage.tier.replacing import Piece
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
+from cordwood.storage.tier.store import RemotePart, TierStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,7 @@ class HandedOver:
         segments: number of its segments in the tier.
         size_bytes: size of their `.log` objects.
         log_start_offset, end_offset: the part of the log that is in the tier; the end is not included.
+        copied_segments: number of segments that were cut, as they overlap others.
         resumed: an interrupted run had done a part of it.
     """
 
@@ -69,6 +88,7 @@ class HandedOver:
     size_bytes: int
     log_start_offset: int
     end_offset: int
+    copied_segments: int
     resumed: bool
 
 
@@ -151,9 +171,10 @@ def _hand_over(paths: Sequence[str], options: HandOverOptions, clock: Clock, *, 
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """A selected partition: its directory, its metadata partition, and what the records say about it."""
+    """A selected partition: its directory, its metadata partition, and its remote log by the records."""
 
     place: LocatedPartition
+    name: TopicPartition
     key: TopicIdPartition
     metadata: TopicPartition
     log: RemoteLog
@@ -183,8 +204,7 @@ class _Site:
         Raises:
             RequestError: no tier is given, or one of another kind.
         """
-        selection = options.selection
-        store = selection.store(sources)
+        store = options.tier_place.store([*sources, options.metadata])
         if not isinstance(store, TierStore):
             raise RequestError("give the tier: --tier DIR|URL")
         if not isinstance(store.layout, AivenLayout):
@@ -192,8 +212,7 @@ class _Site:
                 f"{store.tier.root} has the layout of Kafka's LocalTieredStorage, which is for tests. Live logs have "
                 "the layout of Aiven's plugin"
             )
-        chosen = selection.metadata, selection.server_properties, selection.overrides
-        cluster = Cluster.open(store, sources, *chosen)
+        cluster = Cluster.open(store, sources, options.metadata)
         return cls(fs, store, store.layout, cluster, sources, options, now_ms)
 
     def check_shut_down(self) -> None:
@@ -210,7 +229,7 @@ class _Site:
     def selected(self) -> Iterator[_Selected]:
         """Yield the selected partitions that have a topic id; internal topics are not tiered."""
         count = self._metadata_partitions()
-        for place in select_believed(self.cluster, self.sources, self.options.selection):
+        for place in select_believed(self.cluster, self.sources, self.options.chosen):
             topic_id = place.topic_id()
             if place.name is None or topic_id is None or place.topic in (*INTERNAL_TOPICS, CLUSTER_METADATA_TOPIC):
                 continue
@@ -220,9 +239,8 @@ class _Site:
             for node in self.cluster.nodes:
                 for directory in node.directories:
                     log = log or self.store.remote_logs(directory.path).get(key)
-            yield _Selected(
-                place, key, TopicPartition(REMOTE_LOG_METADATA, metadata_partition(key, count)), log or RemoteLog()
-            )
+            records = TopicPartition(REMOTE_LOG_METADATA, metadata_partition(key, count))
+            yield _Selected(place, name, key, records, log or RemoteLog())
 
     def _metadata_partitions(self) -> int:
         metadata = self.cluster.metadata
@@ -242,7 +260,7 @@ class _Site:
 
     def nothing(self, *, to_broker: bool) -> str:
         """Return an error for a selection in which nothing can be handed over."""
-        names = names_text([f"{one.key.topic}-{one.key.partition}" for one in self.selected()])
+        names = names_text([str(one.name) for one in self.selected()])
         if to_broker:
             return f"{self.store.tier.root} has no manifest of {names}: no live log owns their tier"
         return f"no record of {REMOTE_LOG_METADATA} names a segment of {names}: no broker has their tier"
@@ -254,7 +272,8 @@ class _Site:
             self.opened[one.metadata] = MetadataLog(self.fs, [replica.path for replica in replicas], self.now_ms)
         return self.opened[one.metadata]
 
-    def _broker(self, one: _Selected) -> int:
+    def broker(self, one: _Selected) -> int:
+        """Return the id of a partition's broker."""
         node_id = self.cluster.node_of(one.place).node_id
         return 0 if node_id is None else node_id
 
@@ -280,9 +299,7 @@ class _Site:
             try:
                 start = export_start(state, min(bases, default=state.copied_end))
                 lineage = self._lineage(path, start)
-                events = (
-                    () if resumed else export_events(state, one.log, lineage, start, self._broker(one), self.now_ms)
-                )
+                events = () if resumed else export_events(state, one.log, lineage, start, self.broker(one), self.now_ms)
             except RequestError as error:
                 raise RequestError(f"{path}: {error}") from None
             self._check_objects(state, resumed=resumed)
@@ -320,17 +337,14 @@ class _Site:
             path = one.place.path
             part = self.store.remote_part(path)
             assert part is not None, "records name its segments"
-            generations = Generations(self.layout.store, self.layout, one.key)
-            lineage = self._lineage(path, part.log_start)
             try:
-                state = adopted_state(
-                    one.key, one.log, lineage, part.log_start, self._local_bases(path), self._described, self.now_ms
-                )
+                found = adoptable(one.log, self._lineage(path, part.log_start), part.log_start, self._local_bases(path))
+                described = {answer: self._described(answer.segment) for answer in found}
             except RequestError as error:
                 raise RequestError(f"{path}: {error}") from None
-            events = forgotten_events(one.log, self._broker(one), self.now_ms)
+            generations = Generations(self.layout.store, self.layout, one.key)
             resumed = generations.newest() is not None
-            yield _Adoption(one, generations, state, events, self._appends(one), resumed=resumed)
+            yield _Adoption(self, one, part, generations, described, self._appends(one), resumed=resumed)
 
     def _described(self, segment: RemoteSegment) -> TierSegment:
         """Return a segment as a manifest has it.
@@ -369,7 +383,7 @@ class _Export:
 
     def apply(self) -> None:
         """Hand the tier over."""
-        fs, place, name = self.site.fs, self.selected.place, self.selected.key
+        fs, place, name = self.site.fs, self.selected.place, self.selected.name
         state = self.generations.claim(secrets.token_hex(8), socket.gethostname())
         if state.segments != self.state.segments:
             raise RequestError(
@@ -377,18 +391,33 @@ class _Export:
             )
         state = self.generations.commit(replace(state, gone=()))
         self.generations.sweep(state)
+        layout = self.site.layout
+        folder = layout.folder(self.selected.key)
+        # No broker would delete the key indexes.
+        indexes = [one for one in layout.names_in(folder) if parse_tier_key_index(one) is not None]
+        layout.store.delete_all([f"{folder}/{one}" for one in indexes])
         if not read_leader_epochs(fs, place.path).entries:
             epochs = f"{place.path}/{FileKind.LEADER_EPOCHS}"
             fs.put(epochs, leader_epochs.encode(self.lineage), beside=f"{epochs}.tmp")
         starts = f"{place.directory.path}/{LOG_START_OFFSETS}"
-        checkpoints.update(fs, starts, {TopicPartition(name.topic, name.partition): self.start})
+        checkpoints.update(fs, starts, {name: self.start})
         if self.events:
             self.metadata.append(self.events)
         self.generations.hand_over(state)
 
     def result(self) -> HandedOver:
         """Describe it."""
-        return _described(self.selected, self.state, self.start, resumed=bool(self.selected.log.segments))
+        return HandedOver(
+            self.selected.place.path,
+            self.selected.name,
+            self.selected.metadata.partition,
+            len(self.state.segments),
+            self.state.packed.size_bytes,
+            self.start,
+            self.state.copied_end,
+            copied_segments=0,
+            resumed=bool(self.selected.log.segments),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,38 +425,80 @@ class _Adoption:
     """The tier of a broker's topic that a live log gets.
 
     Attributes:
+        described: the parts of the log in the tier, each with its segment.
         resumed: an interrupted run has committed a manifest.
     """
 
+    site: _Site
     selected: _Selected
+    part: RemotePart
     generations: Generations
-    state: TierState
-    events: Events
+    described: Mapping[Answer, TierSegment]
     metadata: MetadataLog
     resumed: bool
 
+    @property
+    def cut(self) -> list[Answer]:
+        """The parts that get a segment of their own."""
+        return [one for one in self.described if is_cut(one, self.part.log_start)]
+
     def apply(self) -> None:
         """Take the tier over."""
-        self.generations.adopt(self.state, secrets.token_hex(8), socket.gethostname())
-        self.metadata.append(self.events)
+        fs, path, log = self.site.fs, self.selected.place.path, self.selected.log
+        clear_work_folder(fs, path)
+        work = make_work_folder(fs, path)
+        copied = {one: self._copied(one, f"{work}/{one.first_offset}") for one in self.cut}
+        segments = [copied.get(one, described) for one, described in self.described.items()]
+        state = adopted_state(self.selected.key, log, segments, self.part.log_start, self.site.now_ms)
+        self.generations.adopt(state, secrets.token_hex(8), socket.gethostname())
+        self.metadata.append(forgotten_events(log, self.site.broker(self.selected), self.site.now_ms))
+        clear_work_folder(fs, path)
+
+    def _copied(self, answer: Answer, folder: str) -> TierSegment:
+        """Write a part of a segment into the tier, as a segment with its own indexes."""
+        fs, store, path = self.site.fs, self.site.store, self.selected.place.path
+        log = LogView(path, fs=store)
+        bases = {one.base_offset: one for one in log.segments}
+        # The first one may begin below the log start.
+        first = answer.first_offset if answer.first_offset in bases else answer.segment.start_offset
+        shown = bases[first]
+        fs.make_directory(folder)
+        fs.make_directory(f"{folder}/indexed")
+        store.copy(shown.path, f"{folder}/indexed/{offset_name(first, FileKind.LOG)}")
+        snapshot = f"{folder}/indexed/{offset_name(first, FileKind.PRODUCER_SNAPSHOT)}"
+        write_file(fs, snapshot, producers_at(log, first))
+        complete_indexes(fs, LogView(f"{folder}/indexed", fs=fs), f"{folder}/indexed", now_ms=self.site.now_ms)
+        new = new_segment(
+            fs,
+            store,
+            log,
+            Piece(first, first, answer.last_offset, shown.size_bytes, is_written=True, is_new=True),
+            [answer],
+            self.part.lineage,
+            f"{folder}/indexed",
+            f"{folder}/staged",
+            broker=NONE,
+            now_ms=self.site.now_ms,
+        )
+        segment = replace(new.segment, state=CopyState.COPY_FINISHED)
+        self.site.layout.write(segment, new.files, None)
+        return described(fs, segment, new.files)
 
     def result(self) -> HandedOver:
         """Describe it."""
-        return _described(self.selected, self.state, self.state.log_start_offset, resumed=self.resumed)
-
-
-def _described(selected: _Selected, state: TierState, start: int, *, resumed: bool) -> HandedOver:
-    key = selected.key
-    return HandedOver(
-        selected.place.path,
-        TopicPartition(key.topic, key.partition),
-        selected.metadata.partition,
-        len(state.segments),
-        state.packed.size_bytes,
-        start,
-        state.copied_end,
-        resumed,
-    )
+        segments = self.described.values()
+        end = max((one.last_offset + 1 for one in self.described), default=self.part.log_start)
+        return HandedOver(
+            self.selected.place.path,
+            self.selected.name,
+            self.selected.metadata.partition,
+            len(segments),
+            sum(one.segment.size_bytes for one in segments),
+            self.part.log_start,
+            end,
+            len(self.cut),
+            self.resumed,
+        )
 
 
 # ---- presentation ----------------------------------------------------------------------------------------------------
@@ -447,7 +518,7 @@ def _lines(result: HandOverResult) -> Iterator[str]:
     many = number(len(result.partitions), "partition")
     owner, now = ("a broker", "handed over") if result.to_broker else ("live logs", "adopted")
     if result.done:
-        yield f"{many} in {result.tier} {now}: {owner} will own the tier from now on. No object was moved"
+        yield f"{many} in {result.tier} {now}: {owner} will own the tier from now on"
     else:
         yield f"{many} in {result.tier} can be {now}: {owner} would own the tier. Nothing was changed"
     rows = [
@@ -457,7 +528,7 @@ def _lines(result: HandOverResult) -> Iterator[str]:
             bytes_text(one.size_bytes),
             f"{one.log_start_offset:,} to {one.end_offset:,}",
             f"{REMOTE_LOG_METADATA}-{one.metadata_partition}",
-            "after an interruption" if one.resumed else "",
+            ", ".join(_notes(one)),
         ]
         for one in result.partitions
     ]
@@ -470,14 +541,22 @@ def _lines(result: HandOverResult) -> Iterator[str]:
         yield f"next: cordwood run DIR --tier {result.tier}. Start no broker on these directories meanwhile"
 
 
+def _notes(one: HandedOver) -> Iterator[str]:
+    if one.copied_segments:
+        yield f"{number(one.copied_segments, 'segment')} cut, as they overlap"
+    if one.resumed:
+        yield "after an interruption"
+
+
 def _document(result: HandOverResult) -> dict[str, Any]:
-    names = ("path", "metadata_partition", "segments", "size_bytes", "log_start_offset", "end_offset", "resumed")
+    names = ("path", "metadata_partition", "segments", "size_bytes", "log_start_offset", "end_offset")
     return {
         "action": "export" if result.to_broker else "adopt",
         "tier": result.tier,
         "done": result.done,
         "partitions": [
             {"partition": str(one.partition), **{name: getattr(one, name) for name in names}}
+            | {"copied_segments": one.copied_segments, "resumed": one.resumed}
             for one in result.partitions
         ],
     }

@@ -592,7 +592,9 @@ class InTierOptions:
 class HandOverOptions:
     """The options of `tier export` and `tier adopt`."""
 
-    selection: Selection = field(default_factory=Selection)
+    chosen: ChosenPartitions = field(default_factory=ChosenPartitions)
+    tier_place: TierPlace = field(default_factory=TierPlace)
+    metadata: Annotated[str | None, METADATA] = None
     single_copy: Annotated[
         bool,
         Option("I confirm that __remote_log_metadata has no other replica, even if no metadata log has their number."),

@@ -25,10 +25,10 @@ from cordwood.common.errors import CleanFailedError, CordwoodError, LogCleaningA
 from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.paced import Check
-from cordwood.live.tiered_log import TieredLog, described
+from cordwood.live.tiered_log import TieredLog
 from cordwood.storage.formats.filenames import parse_key_index
 from cordwood.storage.log.view import LogView
-from cordwood.storage.tier.exchange import NewSegment
+from cordwood.storage.tier.exchange import NewSegment, described
 from cordwood.storage.tier.generations import FencedError
 from cordwood.storage.tier.manifest import GoneSegment, TierState
 from cordwood.storage.tier.packed import TierSegment

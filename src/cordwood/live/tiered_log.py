@@ -8,22 +8,16 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.fs.base import LocalFileSystem
 from cordwood.live.log import Log
 from cordwood.live.remote_tail import RemoteTail
 from cordwood.live.segment import LogSegment
-from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.index.in_tier import TierKeyIndexes
-from cordwood.storage.log.files import checksum
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.generations import FencedError, Generations
 from cordwood.storage.tier.manifest import TierState
-from cordwood.storage.tier.packed import SIZED, TierSegment
-from cordwood.storage.tier.segments import RemoteSegment
 
 _log = logging.getLogger(__name__)
 
@@ -84,9 +78,3 @@ class TieredLog:
         segments, end = self.log.log_segments, self.remote.copied_end
         pairs = itertools.pairwise(segments)
         return [(one, following.base_offset) for one, following in pairs if following.base_offset > end]
-
-
-def described(fs: LocalFileSystem, segment: RemoteSegment, files: Mapping[FileKind, str]) -> TierSegment:
-    """Return what a manifest says of a segment, by the files that it was uploaded from."""
-    sizes = (fs.stat(files[kind]).size_bytes if kind in files else NONE for kind in SIZED)
-    return TierSegment(segment, checksum(fs, files[FileKind.LOG]), tuple(sizes))

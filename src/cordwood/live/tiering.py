@@ -30,7 +30,7 @@ from cordwood.live.metrics import MetricName, Total
 from cordwood.live.pool import LogPool
 from cordwood.live.remote_tail import RemoteSegments, RemoteTail
 from cordwood.live.segment import LogSegment
-from cordwood.live.tiered_log import TieredLog, described
+from cordwood.live.tiered_log import TieredLog
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, LOG_START_OFFSETS, FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
@@ -39,6 +39,7 @@ from cordwood.storage.formats.properties import PartitionMetadata, decode_id, en
 from cordwood.storage.index.in_tier import TierKeyIndexes
 from cordwood.storage.log.files import make_work_folder, write_file
 from cordwood.storage.tier.aiven import AivenLayout
+from cordwood.storage.tier.exchange import described
 from cordwood.storage.tier.generations import FencedError, Generations, check_store, partitions_in
 from cordwood.storage.tier.manifest import GoneSegment, TierState
 from cordwood.storage.tier.packed import TierSegment

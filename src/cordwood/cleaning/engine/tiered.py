@@ -63,7 +63,7 @@ def new_segment(
     """
     fs.make_directory(folder)
     epochs, like = epochs_of(piece, sources, lineage), sources[-1].segment
-    snapshot = _producers_at(log, piece.last_offset + 1)
+    snapshot = producers_at(log, piece.last_offset + 1)
     files = stage(store, log.path, piece, lineage_at_end(piece, epochs, lineage), snapshot, written, folder)
     segment = RemoteSegment(
         topic=like.topic,
@@ -91,7 +91,7 @@ def replaced_bytes(log: LogView, pieces: Sequence[Piece]) -> int:
     return sum(sizes[base] for base in bases)
 
 
-def _producers_at(log: LogView, offset: int) -> bytes:
+def producers_at(log: LogView, offset: int) -> bytes:
     """Return the producers at an offset, as in a `.snapshot`. A segment with a hidden end has no such file."""
     name = f"{log.path}/{offset_name(offset, FileKind.PRODUCER_SNAPSHOT)}"
     if log.fs.exists(name):

@@ -22,14 +22,16 @@ from dataclasses import dataclass, field, replace
 
 from cordwood.common.errors import CorruptFileError, DataError, StoreError
 from cordwood.common.text import number
+from cordwood.common.types import NONE
 from cordwood.fs.base import COPY_BUFFER_BYTES, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.storage.formats import leader_epochs, offset_index, time_index
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.text import parse_json
-from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.files import checksum, read_file, write_file
 from cordwood.storage.tier.local import Layout
 from cordwood.storage.tier.metadata_log import MetadataLog
+from cordwood.storage.tier.packed import SIZED, TierSegment
 from cordwood.storage.tier.replacing import Piece, deleted, events_of
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEvent, decode_event, encode_event
 from cordwood.storage.tier.store import RemotePart, TierStore
@@ -115,6 +117,12 @@ def largest_timestamp(store: Store, files: Mapping[FileKind, str], piece: Piece,
         return otherwise
     times = time_index.decode(read_file(store, files[FileKind.TIME_INDEX]), piece.first_offset)
     return times.last_entry[0] if times.entries else otherwise
+
+
+def described(fs: Store, segment: RemoteSegment, files: Mapping[FileKind, str]) -> TierSegment:
+    """Return what a manifest says of a segment, by the files that it was uploaded from."""
+    sizes = (fs.stat(files[kind]).size_bytes if kind in files else NONE for kind in SIZED)
+    return TierSegment(segment, checksum(fs, files[FileKind.LOG]), tuple(sizes))
 
 
 # ---- exchange --------------------------------------------------------------------------------------------------------

@@ -1,33 +1,31 @@
-"""What a tier becomes when it changes its owner, a broker or a program with a live log; values only.
+"""The manifest or the records of a tier that changes its owner, a broker or a program with a live log; values only.
 
-A broker finds its remote segments by the records of `__remote_log_metadata`, a live log by its manifest. To change the
-owner, the one is made from the other, and no object moves:
+A broker finds its remote segments by the records of `__remote_log_metadata`, a live log by its manifest. A change of
+the owner makes one from the other, and objects stay where they are:
 
     manifest → records    of each segment: its copy began, and finished
     records → manifest    the segments that answer for the log; all others are to be deleted
                           and records: of each segment, it is deleted
 
-Both are refused unless the new owner would read exactly the log that the old one had.
+After a change of leaders segments overlap, and a manifest names none that do. Then parts of them are copied first.
+Both ways are refused unless the new owner would read exactly the log that the old one had.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cordwood.common.errors import RequestError
-from cordwood.common.text import number
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.manifest import GoneSegment, TierState, empty_state
 from cordwood.storage.tier.packed import TierSegment
-from cordwood.storage.tier.remote_log import RemoteLog, answers
+from cordwood.storage.tier.remote_log import Answer, RemoteLog, answers
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEvent, TopicIdPartition, UpdateEvent
 
 Events = Sequence[SegmentEvent | UpdateEvent]
-#: Maximum number of segments that one error names.
-_NAMED = 5
 
 
 def export_start(state: TierState, local_start: int) -> int:
@@ -58,7 +56,7 @@ def export_events(
     """Return the events by which a broker learns of the segments of a live log.
 
     Args:
-        log: what the records say so far; it has no segment.
+        log: the remote log by the records so far; it has no segment.
         lineage: leader epochs of the broker's log.
         log_start: its log start offset.
 
@@ -86,59 +84,57 @@ def export_events(
     return events
 
 
-def adopted_state(
-    partition: TopicIdPartition,
-    log: RemoteLog,
-    lineage: Sequence[EpochEntry],
-    log_start: int,
-    local_bases: Iterable[int],
-    describe: Callable[[RemoteSegment], TierSegment],
-    now_ms: int,
-) -> TierState:
-    """Return the state of a live log with the segments that a broker has in its tier.
+def adoptable(
+    log: RemoteLog, lineage: Sequence[EpochEntry], log_start: int, local_bases: Collection[int]
+) -> list[Answer]:
+    """Return the segments of a broker's tier, or parts of segments, that a live log gets.
+
+    A live log copies whole segments from its disk. So of segments in both places, it gets those up to an offset at
+    which a segment begins on the disk, too.
 
     Args:
         lineage: leader epochs of the broker's log.
         log_start: its log start offset.
         local_bases: base offsets of its segments on the disk.
-        describe: returns a segment as a manifest has it.
 
     Raises:
-        RequestError: segments overlap, or offsets are missing, so a manifest cannot describe the log.
+        RequestError: offsets are in no segment.
     """
-    found = answers(log, lineage, log_start, MAX_OFFSET)
-    cut = [
-        one.segment
-        for one in found
-        if one.last_offset != one.segment.end_offset or one.first_offset != max(one.segment.start_offset, log_start)
-    ]
-    if cut:
-        names = ", ".join(one.id for one in cut[:_NAMED])
-        raise RequestError(
-            f"{number(len(cut), 'segment')} overlap with others ({names}), as after a change of leaders, and a live "
-            "log reads segments whole. Wait until remote retention has deleted them, or restore the topic with "
-            "cordwood fetch"
-        )
-    at = log_start
-    for one in found:
-        if one.first_offset != at:
-            raise RequestError(f"offsets {at} to {one.first_offset - 1} are in no segment. Look: cordwood check --tier")
-        at = one.last_offset + 1
-    bases = sorted(local_bases)
-    if found and bases and at not in bases and bases[0] < at < bases[-1]:
-        raise RequestError(
-            f"the tier ends before offset {at}, and no segment on the disk begins there, as after a change of leaders. "
-            "Start the broker, wait until it has copied the next segment, and stop it"
-        )
-    if bases and at < bases[0]:
-        raise RequestError(f"offsets {at} to {bases[0] - 1} are in no segment. Look: cordwood check --tier")
-    answering = {one.segment.id for one in found}
-    rest = [one for one in log.segments.values() if one.id not in answering]
+    local_start = min(local_bases, default=MAX_OFFSET)
+    found: list[Answer] = []
+    for one in answers(log, lineage, log_start, MAX_OFFSET):
+        if one.last_offset < local_start or (not is_cut(one, log_start) and one.last_offset + 1 in local_bases):
+            found.append(one)
+            continue
+        if one.first_offset < local_start:
+            found.append(one._replace(last_offset=local_start - 1))
+        break
+    firsts = [one.first_offset for one in found] + ([] if local_start == MAX_OFFSET else [local_start])
+    ends = [log_start, *(one.last_offset + 1 for one in found)]
+    for end, first in zip(ends, firsts, strict=False):
+        if end < first:
+            raise RequestError(f"offsets {end} to {first - 1} are in no segment. Look: cordwood check --tier")
+    return found
+
+
+def is_cut(answer: Answer, log_start: int) -> bool:
+    """Return whether an answer is only a part of its segment. Records below the log start do not count."""
+    segment = answer.segment
+    whole = max(segment.start_offset, log_start), segment.end_offset
+    return (answer.first_offset, answer.last_offset) != whole
+
+
+def adopted_state(
+    partition: TopicIdPartition, log: RemoteLog, segments: Sequence[TierSegment], log_start: int, now_ms: int
+) -> TierState:
+    """Return the state of a live log that takes over a broker's tier; the objects of all other segments are to go."""
+    named = {one.segment.id for one in segments}
+    rest = [replace(one, state=CopyState.COPY_FINISHED) for one in log.segments.values() if one.id not in named]
     return replace(
         empty_state(partition),
         log_start_offset=log_start,
-        segments=tuple(describe(one.segment) for one in found),
-        gone=tuple(GoneSegment(replace(one, state=CopyState.COPY_FINISHED), now_ms) for one in rest),
+        segments=tuple(segments),
+        gone=tuple(GoneSegment(one, now_ms) for one in rest),
     )
 
 
