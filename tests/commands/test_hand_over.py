@@ -63,7 +63,7 @@ def manager(logs: Path, tier: Path, *configs: str) -> Iterator[LogManager]:
         yield found
 
 
-def test_a_live_log_reads_what_the_broker_had_in_its_tier_and_the_broker_gets_it_back(node: tuple[Path, Path]) -> None:
+def test_a_live_log_reads_the_tier_of_a_broker_which_gets_it_back(node: tuple[Path, Path]) -> None:
     logs, tier = node
     before, objects = read(logs, tier), {path for path in contents(tier) if path.suffix != ".json"}
     found_before = findings(logs, tier)
