@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,13 @@ from cordwood.common.errors import LockedError, RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints
-from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOCK, WORK_FOLDER
-from cordwood.storage.log.view import LogView
+from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, WORK_FOLDER
 from cordwood.storage.tier.store import TierStore, with_tier
 from tests import knobs
 from tests.command import run
+from tests.commands.tiered_scene import Cut, consumed, contents, cut_after, records, sent, values
 from tests.fixtures import copy_of, fixture
-from tests.kafka_tools import Broker, Line
+from tests.kafka_tools import Broker
 
 NOW = 1_800_000_000_000
 
@@ -40,15 +38,6 @@ def local(tmp_path: Path) -> tuple[Path, Path]:
     """A copy of the fixture local-tiered: its log directory and its tier."""
     root = copy_of(fixture("local-tiered"), tmp_path / "copy")
     return root / "kafka-logs", root / "kafka-tiered-storage"
-
-
-def records(logs: Path, tier: Path, partition: str = "orders-0") -> list[tuple[int, bytes | None, bytes | None]]:
-    log = LogView(f"{logs}/{partition}", fs=with_tier(PosixFileSystem(), str(tier)))
-    return [(one.offset, one.key, one.value) for one in log.records()]
-
-
-def contents(root: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != LOCK}
 
 
 def last_values(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes | None, bytes | None]:
@@ -168,31 +157,6 @@ def test_a_running_broker_is_noticed(tmp_path: Path) -> None:
 # ---- after a crash ---------------------------------------------------------------------------------------------------
 
 
-class Cut(BaseException):
-    """The end of the process."""
-
-
-def cut_after(steps: int, monkeypatch: pytest.MonkeyPatch, begin: str = "new-remote-segments") -> Callable[[], int]:
-    """Let every change of a file fail after some changes, counted from a file on; return the count so far."""
-    counted = itertools.count(1)
-    state = {"began": False, "done": 0}
-
-    def cutting(verb: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(fs: PosixFileSystem, path: str, *arguments: Any, **options: Any) -> Any:
-            state["began"] = state["began"] or begin in path
-            if state["began"]:
-                state["done"] = next(counted)
-                if state["done"] > steps:
-                    raise Cut
-            return verb(fs, path, *arguments, **options)
-
-        return changed
-
-    for name in ("create", "rename", "unlink", "copy", "make_directory", "remove_directory"):
-        monkeypatch.setattr(PosixFileSystem, name, cutting(getattr(PosixFileSystem, name)))
-    return lambda: state["done"]
-
-
 @pytest.mark.more
 def test_a_crash_leaves_the_old_log_or_the_new_one_and_the_next_run_completes_it(tmp_path: Path) -> None:
     source, _ = local(tmp_path)
@@ -222,35 +186,6 @@ def test_a_crash_leaves_the_old_log_or_the_new_one_and_the_next_run_completes_it
 
 
 # ---- real brokers ----------------------------------------------------------------------------------------------------
-
-
-def sent(seed: int) -> list[Line]:
-    """Commands that fill topic orders: plain batches, tombstones, and transactions that commit or abort."""
-    found: list[Line] = [
-        {"do": "producer", "id": "p", "config": {"compression.type": "lz4", "batch.size": "1000"}},
-        {"do": "producer", "id": "t", "config": {"transactional.id": "tx", "batch.size": "1000"}},
-    ]
-    for turn in range(6):
-        how = {"topic": "orders", "keys": 40, "size": 100, "tombstones": 0.1, "seed": 10 * seed + turn}
-        found += [{"do": "fill", "id": "p", "partition": turn % 2, "records": 150, **how}, {"do": "begin", "id": "t"}]
-        found += [{"do": "fill", "id": "t", "partition": turn % 2, "records": 20, **how}]
-        found += [{"do": "commit" if turn % 3 else "abort", "id": "t"}]
-    return [*found, {"do": "tier_offsets", "topics": ["orders"], "wait_ms": 60_000}]
-
-
-def consumed(broker: Broker, logs: Path, to: Path) -> list[Line]:
-    """All records as a consumer gets them; look-ups by offset and time find the same."""
-    asked = {"do": "consume", "isolation": "read_committed", "topics": ["orders"], "to": str(to), "probes": 40}
-    (answer,) = broker.client(logs, [asked])
-    assert answer["wrong_lookups"] == 0, answer
-    with gzip.open(to, "rt") as lines:
-        return [one for one in map(json.loads, lines) if "key" in one]
-
-
-def values(records: list[Line]) -> dict[tuple[int, str], str]:
-    """The last value of each key that has one."""
-    last = {(one["partition"], one["key"]): one["value"] for one in records}
-    return {key: value for key, value in last.items() if value is not None}
 
 
 def test_a_broker_serves_a_topic_cleaned_in_its_tier_and_goes_on_tiering(kafka_broker: Broker, tmp_path: Path) -> None:

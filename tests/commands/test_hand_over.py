@@ -18,7 +18,7 @@ from cordwood.live.log_manager import LogManager
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN
 from tests import knobs
 from tests.command import run
-from tests.commands.test_clean_in_tier import Cut, consumed, contents, cut_after, records, sent, values
+from tests.commands.tiered_scene import Cut, consumed, contents, cut_after, records, sent, values
 from tests.fixtures import copy_of, fixture
 from tests.kafka_tools import Broker
 from tests.storage.tier.layouts import FS, to_aiven, to_local
