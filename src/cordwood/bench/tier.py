@@ -281,6 +281,8 @@ _RECORD_BYTES = _VALUE_BYTES + 20
 _BATCH_RECORDS = 50
 _CLEANED_BYTES_MIN = 20_000_000
 _CLEANED_SEGMENTS = 100
+#: The server takes no larger objects, which are uploaded in parts.
+_SEGMENT_BYTES_MAX = 4 << 20
 _VALUE = "0" * _VALUE_BYTES
 
 
@@ -348,7 +350,7 @@ def _compacted(folder: Path, segment_bytes: int, *, index: bool) -> Iterator[_Co
 
 def _cleaning(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[TierFigure]:
     """Measure copies, and a clean: half of the log is dirty, and still on the disk; half of the other half dies."""
-    count, segment_bytes = size_bytes // _RECORD_BYTES // 2, size_bytes // 32
+    count, segment_bytes = size_bytes // _RECORD_BYTES // 2, min(size_bytes // 32, _SEGMENT_BYTES_MAX)
     with _compacted(folder, segment_bytes, index=False) as log:
         log.append([-1])  # opens the log in the tier
         _forget(server)
@@ -371,7 +373,7 @@ def _cleaning(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[T
 
 def _cleaning_by_index(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[TierFigure]:
     """Measure a clean by which records die in one segment of a hundred."""
-    count, segment_bytes = size_bytes // _RECORD_BYTES, size_bytes // _CLEANED_SEGMENTS
+    count, segment_bytes = size_bytes // _RECORD_BYTES, min(size_bytes // _CLEANED_SEGMENTS, _SEGMENT_BYTES_MAX)
     with _compacted(folder, segment_bytes, index=True) as log:
         log.append(range(count))
         log.clean()
@@ -384,7 +386,7 @@ def _cleaning_by_index(folder: Path, server: BucketServer, size_bytes: int) -> I
         moved = sum(server.moved()) / sum(before.values())
         requests = server.requests()
         name = f"clean {sum(before.values()) / 1e6:,.0f} MB with key indexes, {len(touched)} of {len(before)} segments"
-        yield TierFigure(f"{name}: share of the log moved", 100 * moved, "%", 3 * len(touched))
+        yield TierFigure(f"{name}: share of the log moved", 100 * moved, "%", 300 * len(touched) / len(before))
         puts = sum(one.startswith("PUT") and any(each in one for each in outputs) for one in requests)
         yield TierFigure(f"{name}: requests per output, beside reads", puts / len(outputs), "puts", 4)
         yield TierFigure(f"{name}: all requests", len(requests), "requests")

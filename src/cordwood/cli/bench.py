@@ -274,7 +274,7 @@ def _tier(directory: str | None, size_bytes: int, runs: int, *, as_json: bool) -
         print(json.dumps([asdict(one) for one in found], indent=2))
         return
     rows = [
-        [one.title, f"{one.value:,.4g} {one.unit}".rstrip(), "-" if one.limit is None else f"{one.limit:,}"]
+        [one.title, f"{one.value:,.4g} {one.unit}".rstrip(), "-" if one.limit is None else f"{one.limit:,.4g}"]
         for one in found
     ]
     columns = [Column("LOGS IN A TIER"), Column("CORDWOOD", right=True), Column("AT MOST", right=True)]
