@@ -88,8 +88,8 @@ def _title(look: NodeLook) -> str:
 
 def _brokers(look: NodeLook, listing: Listing, links: Links) -> Content:
     replicas: dict[str, list[WhyPartition]] = {}
-    for one in look.replicas:
-        replicas.setdefault(one.on_broker, []).append(one)
+    for replica in look.replicas:
+        replicas.setdefault(replica.on_broker, []).append(replica)
     could = {name: could_lose(some) for name, some in replicas.items()}
     chart = [_bar(one, could.get(one.name)) for one in listing.brokers]
     columns = [
