@@ -111,6 +111,7 @@ def test_replicas_with_other_segments_are_cleaned_over_the_same_offsets() -> Non
     ends = {one.end_offset for one in result.partitions}
     assert len(ends) == 1 and checkpoints_of(fs, roots(fs)) == [*ends] * 3
     (end,) = ends
+    assert end is not None
     below = [[one.offset for one in log_of(fs, root).records() if one.offset < end] for root in roots(fs)]
     assert below[0] == below[1] == below[2] and compared(fs).agrees
     for root in roots(fs):

@@ -153,7 +153,7 @@ def plan_cluster(
         found = plan_of(
             node,
             [place for place in places[node.name] if place.path in shown],
-            lambda place, shown=shown: shown[place.path],
+            functools.partial(_planned_before, shown),
             choices,
             now_ms,
             with_causes=with_causes,
@@ -167,6 +167,10 @@ def _plan_alone(
     node: Node, choices: Choices, now_ms: int, place: LocatedPartition
 ) -> tuple[str, PlannedPartition | None]:
     return place.path, plan_with_facts(node, place, choices, now_ms)
+
+
+def _planned_before(planned: Mapping[str, PlannedPartition], place: LocatedPartition) -> PlannedPartition:
+    return planned[place.path]
 
 
 def _over_agreed_range(
