@@ -6,6 +6,7 @@ import json
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def brokers(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def copied(paths: list[Path], target: Path, **options: object) -> cordwood.CleanResult:
+def copied(paths: list[Path], target: Path, **options: Any) -> cordwood.CleanResult:
     return cordwood.clean(*paths, output=target, of="cluster", engine="here", **options)
 
 
@@ -117,7 +118,7 @@ def test_a_copy_that_no_broker_would_start_on_is_refused(brokers: list[Path], tm
 @pytest.mark.more
 def test_segments_are_cleaned_on_the_way(brokers: list[Path], tmp_path: Path) -> None:
     """The source is the believed replica, so it is cleaned up to the high watermark of its own broker."""
-    chosen = {"first_dirty": 0, "ignore_ratio": True, "topics": ["orders"]}
+    chosen: dict[str, Any] = {"first_dirty": 0, "ignore_ratio": True, "topics": ["orders"]}
     result = copied(brokers, tmp_path / "one", **chosen)
     alone = cordwood.clean(brokers[1], output=tmp_path / "two", engine="here", **chosen)
     (here,), (there,) = ([one for one in found.partitions if one.name == LOST] for found in (result, alone))

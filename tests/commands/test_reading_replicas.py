@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -96,11 +96,9 @@ def test_brokers_may_be_named_for_directories_without_meta_properties(brokers: l
 
 
 def test_explain_replays_the_replica_to_believe(brokers: list[Path]) -> None:
-    chosen = {"topics": ["orders"], "partitions": ["2"], "overrides": ["max.compaction.lag.ms=1000"]}
-    alone, together, third = (
-        cordwood.explain(*paths, **chosen, **more)
-        for paths, more in ((brokers[:1], {}), (brokers, {}), (brokers, {"replica": "3"}))
-    )
+    chosen: dict[str, Any] = {"topics": ["orders"], "partitions": ["2"], "overrides": ["max.compaction.lag.ms=1000"]}
+    alone, together = (cordwood.explain(*paths, **chosen) for paths in (brokers[:1], brokers))
+    third = cordwood.explain(*brokers, **chosen, replica="3")
     assert together.log == alone.log and third.log.records != together.log.records
     assert "orders-2 is read from broker 1: its end, 110, is the highest in leader epoch 1" in together.notes
     assert "orders-2 is read from broker 3: named by --replica" in third.notes
@@ -141,7 +139,7 @@ def test_a_table_heals_damage_and_counts_it(brokers: list[Path], damaged: list[P
 
 
 def test_get_heals_damage_and_counts_it(brokers: list[Path], damaged: list[Path]) -> None:
-    chosen = {"keys": ["k6"], "partitions": ["orders-1"]}
+    chosen: dict[str, Any] = {"keys": ["k6"], "partitions": ["orders-1"]}
     sound = cordwood.get(*brokers[:2], **chosen)
     (problem,) = cordwood.get(*damaged, **chosen).problems
     assert str(problem).endswith("The replica of broker 2 has these bytes undamaged: --heal reads them from there")
