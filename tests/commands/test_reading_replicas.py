@@ -39,7 +39,7 @@ def test_get_reads_the_replica_to_believe(brokers: list[Path]) -> None:
 
 @pytest.mark.parametrize("broker", ["1", "2", "3"])
 def test_the_replica_that_the_user_names_is_read(brokers: list[Path], broker: str) -> None:
-    chosen = {"keys": ["k1", "k2"], "topics": ["orders"]}
+    chosen: dict[str, Any] = {"keys": ["k1", "k2"], "topics": ["orders"]}
     result = cordwood.get(*brokers, replica=broker, **chosen)
     assert result.records == cordwood.get(brokers[int(broker) - 1], **chosen).records
     assert {(one.broker, one.reason) for one in result.replicas} == {(broker, "named by --replica")}
