@@ -36,6 +36,12 @@ class HeldOffsets:
         found[inside] = self.starts[at[inside]] <= lasts[inside]
         return found
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeldOffsets) and list(self.ranges()) == list(other.ranges())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.ranges()))
+
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of each range."""
         return zip(self.starts.tolist(), self.ends.tolist(), strict=True)
