@@ -42,6 +42,6 @@ def tier(
     """
     from cordwood.commands import hand_over
 
-    change = hand_over.export_tier if action is Action.EXPORT else hand_over.adopt_tier
-    show_result(change([named(directory) for directory in directories], options), as_json=as_json)
+    changes = {Action.EXPORT: hand_over.export_tier, Action.ADOPT: hand_over.adopt_tier}
+    show_result(changes[action]([named(directory) for directory in directories], options), as_json=as_json)
     return EXIT_OK
