@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import posixpath
 import subprocess
@@ -147,7 +148,9 @@ class OnlyRead(WrappedFileSystem):
 
 def _checked(verb: str) -> Callable[..., Any]:
     def call(self: OnlyRead, *arguments: Any, **options: Any) -> Any:
-        paths = tuple(value for value in (*arguments, *options.values()) if isinstance(value, str))
+        values = [*arguments, *options.values()]
+        lists = [value for value in values if isinstance(value, list)]
+        paths = tuple(value for value in itertools.chain(values, *lists) if isinstance(value, str))
         self.check(verb, paths[1:] if verb in READING_THE_FIRST else paths)
         return getattr(WrappedFileSystem, verb)(self, *arguments, **options)
 

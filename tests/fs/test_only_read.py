@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,15 @@ def test_a_verb_that_may_change_something_is_refused(verb: str) -> None:
     fs = OnlyRead(memory, "/logs")
     before, operations = tree(memory, "/"), len(memory.operations)
     names = list(inspect.signature(getattr(LocalFileSystem, verb)).parameters)[1:]
-    values = {"path": "/logs/f", "source": "/logs/f", "target": "/logs/g", "data": b"x"}
+    values: dict[str, Any] = {
+        "path": "/logs/f",
+        "paths": ["/logs/f"],
+        "source": "/logs/f",
+        "target": "/logs/g",
+        "data": b"x",
+    }
     numbers = dict.fromkeys(("mtime_ns", "uid", "gid"), 0)
-    options = {name: value for name, value in {**values, **numbers}.items() if name in names}
+    options: dict[str, Any] = {name: value for name, value in {**values, **numbers}.items() if name in names}
     if "mode" in names and verb == "set_mode":
         options["mode"] = 0
     with pytest.raises(AssertionError, match="only to be read"):
