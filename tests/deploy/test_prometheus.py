@@ -55,8 +55,8 @@ def test_no_alert_is_without_a_test() -> None:
 
 
 def directory(path: Path) -> Path:
-    """Two dirty logs, one of them damaged at a place that only the cleaner reads."""
-    made_dirty(path, "good", "bad")
+    """Three dirty logs: one is damaged at a place that only the cleaner reads, and one may be tiered."""
+    made_dirty(path, "good", "bad", "tiered")
     damage(path / "bad-0")
     return path
 
@@ -145,14 +145,16 @@ def prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that scrapes two targets: the demo, where all is well and logs grow; and one with a log that cannot
-    be cleaned.
+    be cleaned, and with a tiered log.
     """
     folder = tmp_path_factory.mktemp("prometheus")
     logs = directory(folder / "logs")
+    (folder / "tier").mkdir()
+    tiered = ("--tier", str(folder / "tier"), "--config", "tiered:remote.storage.enable=true")
     with ExitStack() as stack:
         targets = [
             stack.enter_context(running("--demo")),
-            stack.enter_context(running(str(logs), "--config", "cleanup.policy=compact")),
+            stack.enter_context(running(str(logs), *tiered, "--config", "cleanup.policy=compact")),
         ]
         found = stack.enter_context(prometheus(folder, *targets))
         found.until_there_is("count(cordwood_healthy) == 2")
