@@ -149,7 +149,8 @@ class OnlyRead(WrappedFileSystem):
 def _checked(verb: str) -> Callable[..., Any]:
     def call(self: OnlyRead, *arguments: Any, **options: Any) -> Any:
         values = [*arguments, *options.values()]
-        lists = [value for value in values if isinstance(value, list)]
+        # `target` gets a list of folders that are only read.
+        lists = [value for value in values if isinstance(value, list) and verb != "target"]
         paths = tuple(value for value in itertools.chain(values, *lists) if isinstance(value, str))
         self.check(verb, paths[1:] if verb in READING_THE_FIRST else paths)
         return getattr(WrappedFileSystem, verb)(self, *arguments, **options)
