@@ -302,7 +302,8 @@ class _Site:
                 events = () if resumed else export_events(state, one.log, lineage, start, self.broker(one), self.now_ms)
             except RequestError as error:
                 raise RequestError(f"{path}: {error}") from None
-            self._check_objects(state, resumed=resumed)
+            if not resumed:
+                self._check_objects(state)
             yield _Export(self, one, generations, state, start, lineage, events, self._appends(one))
 
     def _local_bases(self, path: str) -> list[int]:
@@ -313,15 +314,14 @@ class _Site:
         """Return the leader epochs of a log; a log without any is in epoch 0."""
         return read_leader_epochs(self.fs, path).entries or (EpochEntry(0, start),)
 
-    def _check_objects(self, state: TierState, *, resumed: bool) -> None:
+    def _check_objects(self, state: TierState) -> None:
         """Raise RequestError if an object of a segment is missing."""
         folder = self.layout.folder(state.partition)
-        names = self.layout.names_in(folder)
+        there = {f"{folder}/{name}" for name in self.layout.names_in(folder)}
         for segment in (one.segment for one in state.segments):
-            paths = self.layout.object_paths(segment)
-            for missing in (path for path in paths if path.startswith(folder) and path[len(folder) + 1 :] not in names):
-                if not resumed:
-                    raise RequestError(f"{missing} is missing, so no broker could read it. Look: cordwood check --tier")
+            for path in self.layout.object_paths(segment):
+                if path.startswith(folder) and path not in there:
+                    raise RequestError(f"{path} is missing, so no broker could read it. Look: cordwood check --tier")
 
     # ---- adopt -------------------------------------------------------------------------------------------------------
 
