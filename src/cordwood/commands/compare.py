@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cordwood.cleaning.engine import progress
 from cordwood.cleaning.engine.progress import Counters, OnProgress
 from cordwood.cleaning.proof.pairs import Side
-from cordwood.cleaning.proof.scratch import Scratch, no_space
+from cordwood.cleaning.proof.scratch import Scratch, explained
 from cordwood.cleaning.proof.site import TaskSite
 from cordwood.commands.opening import open_cluster, select_partitions
 from cordwood.commands.options import CompareOptions, NamedBrokers, Selection
@@ -35,10 +34,9 @@ from cordwood.comparison.values import (
     Role,
     Sum,
 )
-from cordwood.fs.base import Store, is_full
+from cordwood.fs.base import Store
 from cordwood.fs.paced import Limit, throttled_store
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.temporary import temporary_root
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC
 from cordwood.storage.node.cluster import Cluster
@@ -163,17 +161,6 @@ def compare(
                 found = compare_partitions(each, runner.cores, fs, partitions, site, Sample(options.sample))
             seconds = time.monotonic() - started
     return CompareResult(cluster.brokers, tuple(found), alone, options.sample, clock(), seconds)
-
-
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
-    try:
-        yield
-    except OSError as error:
-        if not is_full(error):
-            raise
-        raise no_space(error, temporary_root()) from error
 
 
 # ---- replicas --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import posixpath
 import time
@@ -18,7 +17,7 @@ from cordwood.cleaning.engine import progress
 from cordwood.cleaning.engine.progress import Counters, OnProgress
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.prove import prove
-from cordwood.cleaning.proof.scratch import Scratch, no_space
+from cordwood.cleaning.proof.scratch import Scratch, explained
 from cordwood.cleaning.proof.site import TaskSite
 from cordwood.cleaning.proof.violations import MEANINGS, Verdict, VerifyResult, Violation
 from cordwood.commands.opening import open_to_copy
@@ -26,10 +25,9 @@ from cordwood.commands.options import VerifyOptions
 from cordwood.common.errors import ConfigError, NotFoundError
 from cordwood.common.text import Cells, Column, bytes_text, key_text, number, printable, register
 from cordwood.common.types import Clock, system_clock
-from cordwood.fs.base import Store, TargetStore, is_full
+from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.paced import Limit, throttled_store
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.temporary import temporary_root
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
@@ -269,23 +267,12 @@ def verify_pairs(
         return []
     location = fs.location()
     runner = InThisProcess() if location.in_this_process else runner
-    with _explained(), temporary_directory(scratch, FOLDERS) as folder:
+    with explained(), temporary_directory(scratch, FOLDERS) as folder:
         if not runner.is_on_this_machine:
             runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
         counting = None if counters is None else counters.counting
         site = TaskSite(location, Scratch(scratch.location(), folder), counting)
         return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
-    try:
-        yield
-    except OSError as error:
-        if not is_full(error):
-            raise
-        raise no_space(error, temporary_root()) from error
 
 
 # ---- the result as text and JSON -------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.proof.judging import Summaries
+from cordwood.cleaning.proof.judging import Summaries, matched
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Piece
 from cordwood.comparison.entries import SidedEntries
 from cordwood.comparison.values import Difference, DifferenceKind, Findings, Role, Sum
 from cordwood.kernels import side_by_side
 from cordwood.kernels.last_records import COUNTS
 from cordwood.kernels.layout import BatchRows, is_control
-from cordwood.kernels.side_by_side import INVENTED, match_records
+from cordwood.kernels.side_by_side import INVENTED
 
 #: A difference besides those of `side_by_side`.
 _PRODUCER = np.uint8(1 << 7)
@@ -87,20 +87,7 @@ class PairJudge:
 
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
         """Compare the records of both replicas up to the same offset."""
-        there = [np.zeros(piece.rows.size, np.bool_) for piece in before]
-        differs = [np.full(piece.rows.size, INVENTED) for piece in after]
-        mine = theirs = at = other_at = 0
-        while mine < len(before) and theirs < len(after):
-            was, now = before[mine], after[theirs]
-            at, other_at = match_records(
-                *(was.data.ctypes.data, was.rows, at),
-                *(now.data.ctypes.data, now.rows, other_at),
-                *(there[mine], differs[theirs]),
-            )
-            if at == was.rows.size:
-                mine, at = mine + 1, 0
-            if other_at == now.rows.size:
-                theirs, other_at = theirs + 1, 0
+        there, differs = matched(before, after)
         runs: list[Run] = []
         for piece, known in zip(before, there, strict=True):
             self.facts.count(Count.RECORDS_BEFORE, piece.rows.size)

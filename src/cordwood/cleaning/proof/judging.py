@@ -84,6 +84,30 @@ class Judging(Protocol):
         ...
 
 
+def matched(before: list[Piece], after: list[Piece]) -> tuple[list[BoolArray], list[npt.NDArray[np.uint8]]]:
+    """Match the records of two states by offset, up to the same offset.
+
+    Returns:
+        For each piece of *before*, bool[records]: the record is in *after*, too. For each piece of *after*,
+        uint8[records]: the bits of `side_by_side` by which the record differs, or INVENTED.
+    """
+    there = [np.zeros(piece.rows.size, np.bool_) for piece in before]
+    differs = [np.full(piece.rows.size, INVENTED) for piece in after]
+    mine = theirs = at = other_at = 0
+    while mine < len(before) and theirs < len(after):
+        was, now = before[mine], after[theirs]
+        at, other_at = match_records(
+            *(was.data.ctypes.data, was.rows, at),
+            *(now.data.ctypes.data, now.rows, other_at),
+            *(there[mine], differs[theirs]),
+        )
+        if at == was.rows.size:
+            mine, at = mine + 1, 0
+        if other_at == now.rows.size:
+            theirs, other_at = theirs + 1, 0
+    return there, differs
+
+
 class Judge:
     """Compares the records and batches of both states over the same offsets."""
 
@@ -105,20 +129,7 @@ class Judge:
 
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
         """Compare the records of both states up to the same offset."""
-        there = [np.zeros(piece.rows.size, np.bool_) for piece in before]
-        differs = [np.full(piece.rows.size, INVENTED) for piece in after]
-        mine = theirs = at = other_at = 0
-        while mine < len(before) and theirs < len(after):
-            was, now = before[mine], after[theirs]
-            at, other_at = match_records(
-                *(was.data.ctypes.data, was.rows, at),
-                *(now.data.ctypes.data, now.rows, other_at),
-                *(there[mine], differs[theirs]),
-            )
-            if at == was.rows.size:
-                mine, at = mine + 1, 0
-            if other_at == now.rows.size:
-                theirs, other_at = theirs + 1, 0
+        there, differs = matched(before, after)
         for piece, known in zip(before, there, strict=True):
             self.facts.count(Count.RECORDS_BEFORE, piece.rows.size)
             self.records(piece, known)

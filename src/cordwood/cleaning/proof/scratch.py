@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -13,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import DataError, NoSpaceError
-from cordwood.fs.base import ReadableFile, TargetStore
+from cordwood.fs.base import ReadableFile, TargetStore, is_full
 from cordwood.fs.direct import Appender, read_direct
 from cordwood.fs.location import Location
+from cordwood.fs.temporary import temporary_root
 from cordwood.kernels.crc import crc32c_each
 
 #: Arrays begin at multiples of this, so that processors can read their elements directly.
@@ -33,6 +35,17 @@ def no_space(error: OSError, folder: str) -> NoSpaceError:
     """Return the error to raise if the disk of the folder is full."""
     what = f"{error.strerror or error}: {error.filename or folder}, a temporary file, so there is no result"
     return NoSpaceError(f"{what}. Free some of that disk, or name a folder on another one with TMPDIR")
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise no_space(error, temporary_root()) from error
 
 
 @dataclass(frozen=True, slots=True)

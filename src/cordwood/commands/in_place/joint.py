@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from cordwood.cleaning.engine.partition import behind
 from cordwood.cleaning.engine.progress import Counters
 from cordwood.cleaning.engine.task import Failure, FailureKind
-from cordwood.cleaning.proof.scratch import Scratch
+from cordwood.cleaning.proof.scratch import Scratch, explained
 from cordwood.cleaning.proof.site import TaskSite
 from cordwood.cleaning.rules.plan import Decision, PartitionPlan, Plan
-from cordwood.commands.compare import FOLDERS, explained, replicas_of
+from cordwood.commands.compare import FOLDERS, replicas_of
 from cordwood.commands.in_place.horizon import JointHorizon, joint_horizon
 from cordwood.commands.in_place.room import plan_waves, refuse_full_disks
 from cordwood.commands.in_place.wave import record_clean, run_wave
