@@ -59,6 +59,7 @@ class ClusterAnswers(NamedTuple):
         partitions: leader, replicas and in-sync replicas by partition.
         replicas: size in bytes and lag in offsets, by broker and partition, just before the broker stopped.
         ends: start, last stable offset and end of each partition.
+        configs: value by scope, topic or broker, and name.
         asked_ms: the time before the last broker stopped.
     """
 
@@ -68,6 +69,7 @@ class ClusterAnswers(NamedTuple):
     partitions: Line
     replicas: Line
     ends: Line
+    configs: Line
     asked_ms: int
 
 
@@ -99,6 +101,7 @@ def play(broker: Broker, folder: Path) -> ClusterAnswers:
         said["describe_topics"]["partitions"],
         replicas,
         ends,
+        said["describe_configs"]["configs"],
         system_clock(),
     )
     broker("stop", first)
@@ -106,7 +109,8 @@ def play(broker: Broker, folder: Path) -> ClusterAnswers:
 
 
 _QUESTIONS: list[Line] = [
-    {"do": "describe_groups"}, {"do": "describe_transactions"}, {"do": "describe_topics"}, {"do": "halt"}
+    {"do": "describe_groups"}, {"do": "describe_transactions"}, {"do": "describe_topics"}, {"do": "describe_configs"},
+    {"do": "halt"},
 ]  # fmt: skip
 
 

@@ -54,6 +54,13 @@ def agree(paths: list[Path], told: ClusterAnswers) -> None:
     groups = cordwood.groups(*paths)
     assert groups_as_told(groups) == without_defaults(told.groups)
     assert groups.offsets_topic.is_whole and not groups.problems
+    committed = [one for group in groups.groups for one in group.offsets if one.offset >= 0]
+    assert len(committed) > 4
+    for one in committed:
+        _, _, end = told.ends[str(one.partition)]
+        assert one.lag == end - one.offset, one
+    configs = cordwood.configs(*paths).configs
+    assert {" ".join(filter(None, (one.scope, one.subject, one.name))): one.value for one in configs} == told.configs
     transactions = cordwood.transactions(*paths)
     assert transactions_as_told(transactions) == told.transactions
     assert hanging_as_told(transactions) == told.hanging
