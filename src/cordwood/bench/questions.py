@@ -222,12 +222,28 @@ def _measured(question: Question, log: Path, changed: Path, config: str) -> Read
     return found
 
 
+#: Runs a command, and writes its peak of memory in KiB to a file descriptor. A process starts with the peak of the one
+#: that it is forked from, and this one is small.
+_LAUNCHER = """
+import os, resource, sys
+code = os.spawnv(os.P_WAIT, sys.argv[2], sys.argv[2:])
+os.write(int(sys.argv[1]), str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss).encode())
+os._exit(code)
+"""
+
+
 def _run(words: tuple[str, ...], path: Path, *more: str, exits: tuple[int, ...] = (0,)) -> Reads:
     """Run a command in a process of its own."""
     command = [sys.executable, "-m", "cordwood", words[0], str(path), *words[1:], *more]
     before, began = _counters(), time.monotonic()
-    with tempfile.TemporaryFile() as errors:
-        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as memory:
+        running = subprocess.Popen(
+            [sys.executable, "-ISc", _LAUNCHER, str(memory.fileno()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            pass_fds=[memory.fileno()],
+        )
         assert running.stdout is not None, "it is a pipe"
         with running.stdout as output:
             output.read(1)
@@ -237,6 +253,8 @@ def _run(words: tuple[str, ...], path: Path, *more: str, exits: tuple[int, ...] 
         _, status, usage = os.wait4(running.pid, 0)
         running.returncode = os.waitstatus_to_exitcode(status)
         seconds, after = time.monotonic() - began, _counters()
+        memory.seek(0)
+        memory_kib = int(memory.read() or 0)
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip()
     if running.returncode not in exits:
@@ -246,7 +264,7 @@ def _run(words: tuple[str, ...], path: Path, *more: str, exits: tuple[int, ...] 
         after[1] - before[1],
         seconds,
         first_seconds,
-        usage.ru_maxrss << 10,
+        memory_kib << 10,
         usage.ru_utime + usage.ru_stime,
     )
 

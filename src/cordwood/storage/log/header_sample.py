@@ -35,7 +35,7 @@ from cordwood.record import headers
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import IndexEntries
-from cordwood.storage.log.segment import Segment, header_at
+from cordwood.storage.log.segment import Segment, start_of_batch
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
@@ -298,7 +298,7 @@ class Units:
     def first_offset(self, number: int) -> int:
         """Return the base offset of a unit's first batch."""
         if number not in self._first_offsets:
-            batch = header_at(self._file, self.start(number))
+            batch = start_of_batch(self._file, self.start(number))
             if batch is None:
                 raise UnfitError
             self._first_offsets[number] = int(batch["base_offset"])

@@ -440,10 +440,20 @@ def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
 
 def header_at(file: ReadableFile, position: int) -> np.void | None:
     """Return the header of the whole batch at a position, as a BATCH_ROW; None if no batch starts there."""
+    return _header_in(file, position, _HEADER_READ_BYTES)
+
+
+def start_of_batch(file: ReadableFile, position: int) -> np.void | None:
+    """Return `header_at` with a smaller read, and a second one for a control batch; for files on a disk."""
+    found = _header_in(file, position, HEADER.size)
+    return header_at(file, position) if found is None else found
+
+
+def _header_in(file: ReadableFile, position: int, read_bytes: int) -> np.void | None:
     left = file.size() - position
     if position < 0 or left < MIN_ENTRY_BYTES[0]:
         return None
-    data = np.frombuffer(file.read(position, min(left, _HEADER_READ_BYTES)), np.uint8)
+    data = np.frombuffer(file.read(position, min(left, read_bytes)), np.uint8)
     rows = np.empty(1, BATCH_ROW)
     count, _, _ = headers.scan_batches(data, left, position, rows, whole_entries=False)
     return rows[0] if count else None
