@@ -1,7 +1,7 @@
 """Three real brokers of one cluster, stopped one by one while data arrives, and the answers of Kafka's own tools.
 
 `python -m tests.commands.cluster_scene FOLDER` leaves their log directories in FOLDER/kafka-cluster, stopped. It made
-`tests/data/cluster/`.
+`tests/data/cluster/`; the configs in its answers are from a later run, as all runs have the same.
 
     all three run    topics with two and three replicas, transactions, groups, compaction
     3 stops          its replicas end here
