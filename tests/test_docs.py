@@ -520,14 +520,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _kinds() -> str:
-    head = ("kind", "what it means for a broker")
+    head = ("kind", "effect on a broker")
     rows = {one: [(f"`{kind}`", means) for kind, (bad, means) in KINDS.items() if bad is one] for one in Severity}
     return "\n".join(f"**{one.value}**\n\n{table(head, some)}" for one, some in rows.items())
 
 
 def _uncovered() -> str:
     rows = ((group, field, why) for group, some in UNCOVERED.items() for field, why in some.items())
-    return table(("file", "field", "why not, and what tells"), rows)
+    return table(("file", "field", "why no checksum covers it, and what detects damage"), rows)
 
 
 def _metadata_records() -> str:

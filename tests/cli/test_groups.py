@@ -197,9 +197,9 @@ def test_of_a_part_of_the_coordinators_nothing_hangs_for_certain(cluster: Path) 
     for coordinator in cluster.glob("__transaction_state-*"):
         shutil.rmtree(coordinator)
     output = run("transactions", cluster).output
-    assert output.startswith("no partition of __transaction_state is here, so only what the logs say is known\n")
+    assert output.startswith("no partition of __transaction_state is here, so only the logs' own facts are shown\n")
     assert "4 open transactions in 8 logs, 0 transactional ids: 4 unknown" in output
-    assert "unknown: __transaction_state does not tell: some of it is not here, or could not be read" in output
+    assert "unknown: a part of __transaction_state is not here, or could not be read" in output
 
 
 def test_a_log_without_transactions_says_so(tmp_path: Path) -> None:

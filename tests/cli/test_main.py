@@ -1,4 +1,4 @@
-"""The end of every command: its message, its exit code, and no traceback, whatever happens to its streams."""
+"""The end of every command: its message, its exit code, and no traceback, even if its streams fail."""
 
 from __future__ import annotations
 

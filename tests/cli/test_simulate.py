@@ -63,7 +63,7 @@ def test_the_report_has_charts_with_their_tables_and_what_is_printed(against: tu
 @pytest.mark.more
 def test_records_that_go_at_once_are_said_to_go_late() -> None:
     text = run("simulate", "--rate", "10k", "--config", "retention.ms=0").output
-    assert "retention.ms=0 is short beside a step, so what it limits comes late" in text
+    assert "retention.ms=0 is short compared with a step, so its effects come late" in text
 
 
 def test_shares_and_rates_are_read_as_people_write_them(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_shares_and_rates_are_read_as_people_write_them(tmp_path: Path) -> None:
 
 def test_wrong_values_are_told_in_a_line_with_exit_code_2(tmp_path: Path) -> None:
     for arguments, said in (
-        ((), "Say how much is written, with --rate"),
+        ((), "Give the written amount with --rate"),
         (("--rate", "1", "--tombstones", "few"), "--tombstones few: give a share, such as 5% or 0.05"),
         (("--rate", "1", "--days", "nan"), "--days nan: give a number of days"),
         (("--rate", "1", "--skew", "steep", "--keys", "5"), "--skew steep: give a number, such as 1"),

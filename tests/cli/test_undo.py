@@ -113,8 +113,8 @@ def test_copied_files_whose_inode_numbers_changed_are_refused_in_words(partition
     copy.rename(kept)
     before = all_of(partition)
     result = run("undo", kept, exits=EXIT_REQUEST)
-    assert "its inode number is another" in result.stderr
-    assert "To go back by hand" in result.stderr
+    assert "its inode number has changed" in result.stderr
+    assert "To restore the old files by hand" in result.stderr
     assert all_of(partition) == before
 
 

@@ -18,7 +18,7 @@ AT = ("--now", NOW)
 
 @pytest.fixture
 def states(tmp_path: Path) -> tuple[str, str]:
-    """A log, and a copy in which one key lost its last value and another has a changed value."""
+    """A log, and a copy that lost the last value of one key and changed the value of another."""
     before, after = example(), example()
     after.drop(5)
     after.record(41, value=b"9")
@@ -38,7 +38,7 @@ def test_violations_are_named_and_the_exit_code_is_1(states: tuple[str, str], sp
     assert "  value-lost: 1 – the last committed value of a key is gone\n" in said
     assert f"    {states[0]}/00000000000000000000.log, offset 5, key y\n" in said
     assert f"    {states[1]}/00000000000000000040.log, offset 41, key b\n" in said
-    # The batch that lost a record also has a time that none of its records has.
+    # The batch that lost a record also has a largest time without a record of that time.
     assert said.endswith("3 violations: a correct clean cannot leave this\n")
 
 

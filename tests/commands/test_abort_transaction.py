@@ -209,7 +209,7 @@ def test_without_yes_it_shows_what_it_would_do_and_changes_nothing(tmp_path: Pat
         "t-0: the transaction of producer 7 hangs",
         "  open      from offset 7 on, 2023-11-14 22:13:20 UTC; epoch 0",
         "  data      3 records in 2 batches, 152 B",
-        "  why       no coordinator knows the producer",
+        "  why       no coordinator has a record of the producer",
         "  marker    ABORT at offset 15, coordinator epoch 3, leader epoch 5",
         "  then      its data is aborted; the last stable offset moves from 7 to 9",
         f"  write to  {broker}/t-0",
@@ -479,7 +479,9 @@ DAMAGED: dict[str, tuple[Break, type[CordwoodError], str]] = {
         lambda path: (path / f"t-0.{'a' * 32}-future").mkdir(), RequestError, "t-0 is being moved to"
     ),
     "no metadata": (
-        lambda path: shutil.rmtree(path / "__cluster_metadata-0"), RequestError, "nothing says how many replicas"
+        lambda path: shutil.rmtree(path / "__cluster_metadata-0"),
+        RequestError,
+        "the number of replicas of t-0 is unknown",
     ),
     "no partition": (lambda path: shutil.rmtree(path / "t-0"), NotFoundError, "no partition t in"),
     "no segment": (

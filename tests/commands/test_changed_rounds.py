@@ -1,4 +1,4 @@
-"""Rounds of cleans with key indexes equal Kafka's byte for byte, in whatever way the log changes between them."""
+"""Rounds of cleans with key indexes equal Kafka's byte for byte, for many kinds of changes of the log between them."""
 
 from __future__ import annotations
 

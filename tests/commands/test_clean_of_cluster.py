@@ -1,4 +1,4 @@
-"""`clean --output --of cluster`: one replica of each partition, on which a single broker starts."""
+"""`clean --output --of cluster`: one replica of each partition, in a copy that a single broker starts on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.commands.cluster_scene import CLUSTER_ARCHIVE, directories
 from tests.fixtures import copy_of, unpacked
 from tests.kafka_tools import Broker
 
-#: The directory that broker 1 loses, so that the replica of broker 2 is the one to believe.
+#: The directory that broker 1 loses, so that the replica of broker 2 is the newest.
 LOST = "orders-0"
 
 
@@ -92,7 +92,7 @@ def test_a_record_has_the_fields_that_its_version_allows(*, has_id: bool, clears
 
 def test_what_no_directory_has_is_named(brokers: list[Path], tmp_path: Path) -> None:
     result = copied(brokers[:1], tmp_path / "one")
-    assert any("no directory has 1 partition, so nobody leads: orders-0" in one for one in result.notes)
+    assert any("no directory has 1 partition, without leader now: orders-0" in one for one in result.notes)
 
 
 def test_a_copy_that_no_broker_would_start_on_is_refused(brokers: list[Path], tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_copy_that_no_broker_would_start_on_is_refused(brokers: list[Path], tm
 
 @pytest.mark.more
 def test_segments_are_cleaned_on_the_way(brokers: list[Path], tmp_path: Path) -> None:
-    """The source is the believed replica, so it is cleaned up to the high watermark of its own broker."""
+    """The source is the newest replica, so it is cleaned up to the high watermark of its own broker."""
     chosen: dict[str, Any] = {"first_dirty": 0, "ignore_ratio": True, "topics": ["orders"]}
     result = copied(brokers, tmp_path / "one", **chosen)
     alone = cordwood.clean(brokers[1], output=tmp_path / "two", engine="here", **chosen)

@@ -68,11 +68,11 @@ def test_each_difference_is_named_with_its_broker_offset_and_key(tmp_path: Path)
     made = [make_broker(tmp_path, 1, CLEANED), make_broker(tmp_path, 2, RESURRECTED, ("x=1", "y=2"))]
     done = run("compare", *made, "--engine", "here", exits=1)
     assert done.stdout == (
-        "d-0: broker 2 against the believed broker 1, offsets 0 to 1\n"
-        "  changed: 1 – both replicas have records at these offsets, but not the same ones\n"
-        "    offset 1, key y: other value; seen once broker 2 leads\n"
-        "t-0: broker 2 against the believed broker 1, offsets 0 to 3\n"
-        "  resurrected: 1 – a value of a deleted key is there\n"
+        "d-0: broker 2 compared with the newest replica, on broker 1, offsets 0 to 1\n"
+        "  changed: 1 – the replicas have different records at these offsets\n"
+        "    offset 1, key y: different value; seen once broker 2 leads\n"
+        "t-0: broker 2 compared with the newest replica, on broker 1, offsets 0 to 3\n"
+        "  resurrected: 1 – a deleted key has a value\n"
         "    offset 1, key a: a tombstone at 1 on broker 1, a value at 0 on broker 2; seen once broker 2 leads\n"
         "2 partitions, 4 replicas compared\n"
         "             3  batches are equal, byte for byte (210 B)\n"

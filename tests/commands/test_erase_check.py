@@ -340,7 +340,7 @@ def test_short_keys_are_found_as_keys_and_their_limit_is_told(tmp_path: Path) ->
     assert any("3 keys of fewer than 4 bytes" in one for one in found.unknown)
 
 
-# ---- What has to happen before the key is erased ---------------------------------------------------------------------
+# ---- steps until the key is erased -----------------------------------------------------------------------------------
 
 
 def test_what_still_has_to_happen_is_told_with_the_configs_that_promise_it(tmp_path: Path) -> None:

@@ -135,11 +135,11 @@ def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ
     for one in failed:
         assert one.failure is not None and one.failure.bytes_needed is not None
         assert f"take up to {one.failure.bytes_needed:,} B at once" in one.why
-        assert f"{free:,} B of the disk are free, of which 8,388,608 B stay in reserve" in one.why
+        assert f"{free:,} B of the disk are free, including a reserve of 8,388,608 B" in one.why
         assert f"free at least {one.failure.bytes_needed - 1:,} B of that disk" in one.why
         assert "--work-space" not in one.why
     text = result.text()
-    assert text.count("NOT CLEANED: ") == text.count("stay in reserve") == 1
+    assert text.count("NOT CLEANED: ") == text.count("including a reserve") == 1
     # Changes of loading can be undone; the text recommends `undo` only where files were kept.
     assert ("cordwood undo" in text) == kept.exists()
 

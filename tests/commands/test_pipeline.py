@@ -221,7 +221,7 @@ def test_an_output_that_fails_its_check_is_not_used(tmp_path: Path) -> None:
     assert contents(target / "orders-1") == contents(source / "orders-1")
     assert exit_code_of(result) == EXIT_OUR_FAULT
     assert "NOT CLEANED, copied unchanged: orders-1\n" in result.text()
-    assert "what was written for it is not what it should be" in result.text()
+    assert "the new segments are not as their task reported" in result.text()
 
 
 @pytest.mark.more

@@ -283,7 +283,7 @@ def test_directories_that_are_on_their_way_out_or_in_are_left_alone() -> None:
     kinds = {name.rpartition("-")[2]: text for name, text in found.items() if name.endswith(("-delete", "-stray"))}
     assert kinds == {
         "delete": "a -delete directory: about to be removed",
-        "stray": "a -stray directory: the cluster does not know it",
+        "stray": "a -stray directory: it is not part of the cluster",
     }
 
 
@@ -542,7 +542,7 @@ def test_the_map_never_has_more_memory_than_a_java_array(tmp_path: Path) -> None
 
 def test_a_map_without_room_for_a_key_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
     directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
-    with pytest.raises(RequestError, match=r"24 bytes, of which 90 % .* no room for a key \(offset_map=24\)"):
+    with pytest.raises(RequestError, match=r"24 bytes, filled to at most 90 %.* no room for a key \(offset_map=24\)"):
         planned(directory, T0, offset_map=24)
 
 

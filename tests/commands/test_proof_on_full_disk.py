@@ -110,7 +110,7 @@ def test_a_clean_in_place_changes_nothing_if_the_disk_fills_while_it_is_proved(
         result = clean_in_place(str(mine), **engine, **config)
     (failed,) = result.partitions
     assert failed.fate is Fate.FAILED and failed.failure is not None and failed.failure.kind is FailureKind.FULL
-    assert "it cannot be proved right: No space left on device" in failed.why
+    assert "they cannot be proved right: No space left on device" in failed.why
     assert "Nothing was changed" in result.text()
     assert files(mine) == before
     (filler,) = disk.iterdir()

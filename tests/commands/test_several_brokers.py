@@ -81,8 +81,8 @@ def agree(paths: list[Path], told: ClusterAnswers) -> None:
     assert set(sizes) == set(told.replicas)
     ends = {str(one.topic_partition): one for one in listing.by_partition}
     for name, (start, _, end) in told.ends.items():
-        believed = max(ends[name].replicas, key=lambda one: one.log_end_offset)
-        assert (believed.log_start_offset, believed.log_end_offset) == (start, end), name
+        newest = max(ends[name].replicas, key=lambda one: one.log_end_offset)
+        assert (newest.log_start_offset, newest.log_end_offset) == (start, end), name
 
 
 def test_answers_for_three_stopped_brokers_are_those_of_kafkas_tools(brokers: list[Path]) -> None:
@@ -119,7 +119,7 @@ def test_brokers_in_a_bucket_answer_alike(brokers: list[Path]) -> None:
     assert (groups_as_told(listing), listing.brokers) == (told, ("a", "b", "c"))
 
 
-def test_without_the_broker_that_stopped_last_the_next_one_is_believed(brokers: list[Path]) -> None:
+def test_without_the_broker_that_stopped_last_the_next_one_is_read(brokers: list[Path]) -> None:
     listing = cordwood.groups(*brokers[1:], groups=["export"])
     offsets = {str(one.partition): one.offset for one in listing.groups[0].offsets}
     assert offsets == {"orders-0": 30, "orders-1": 8, "orders-2": 9}

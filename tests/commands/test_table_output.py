@@ -33,7 +33,7 @@ def test_a_format_that_spark_does_not_know_is_refused_before_it_starts(tmp_path:
 
 def test_a_struct_is_refused_for_csv_and_taken_for_other_formats() -> None:
     schema = pa.schema({"key": pa.string(), "value": pa.struct({"city": pa.string()})})
-    with pytest.raises(RequestError, match="--format csv: the value has fields, for which CSV has no place"):
+    with pytest.raises(RequestError, match="--format csv: the value has fields, which CSV cannot hold"):
         check_format("CSV", schema, is_own_session=False)
     for name in ("json", "parquet", "org.example.Format"):
         check_format(name, schema, is_own_session=True)
@@ -46,13 +46,13 @@ def test_a_struct_is_refused_for_csv_and_taken_for_other_formats() -> None:
         (
             "csv",
             "bytes",
-            "--format csv: the value is bytes, for which CSV has no place. Decode it as --value hex, or give json or "
+            "--format csv: the value is bytes, which CSV cannot hold. Decode it as --value hex, or give json or "
             "parquet",
         ),
         (
             "csv",
             "avro:{schemas}",
-            "--format csv: the value has fields, for which CSV has no place. Give json or parquet",
+            "--format csv: the value has fields, which CSV cannot hold. Give json or parquet",
         ),
     ],
 )

@@ -542,7 +542,7 @@ KIND = CauseKind
 CASES = {
     "no partition": Case(_no_partition, KIND.NO_PARTITION, "not named like a partition", "lost"),
     "delete": Case(_state("delete"), KIND.TO_BE_DELETED, "about to be removed", ASIDE + "delete"),
-    "stray": Case(_state("stray"), KIND.STRAY, "the cluster does not know it", ASIDE + "stray"),
+    "stray": Case(_state("stray"), KIND.STRAY, "it is not part of the cluster", ASIDE + "stray"),
     "future": Case(_state("future"), KIND.FUTURE, "a copy in the making", ASIDE + "future"),
     "moving": Case(_moving, KIND.MOVING, "it is being moved to"),
     "duplicate": Case(_duplicate, KIND.DUPLICATE, "it is also in"),
@@ -586,7 +586,7 @@ CASES = {
     "future in the second": Case(
         _future_in_the_second, KIND.FUTURE_TIMES, "the segment from offset 2 on claims", also=(KIND.RETENTION_DUE,)
     ),
-    "younger in front": Case(_younger_in_front, KIND.YOUNGER_RECORD, "segments go as a whole and in order"),
+    "younger in front": Case(_younger_in_front, KIND.YOUNGER_RECORD, "segments are deleted whole and in order"),
     "trickle": Case(_trickle, KIND.ACTIVE_SEGMENT, "but in its active segment, which goes as a whole"),
     "active beyond bytes": Case(_active_beyond_bytes, KIND.ACTIVE_SEGMENT, "beyond retention.bytes, but in its active"),
     "retention due": Case(_retention_due, KIND.RETENTION_DUE, "beyond retention.ms, and no broker runs"),

@@ -129,7 +129,7 @@ CASES = {
     "a damaged batch": Case(
         CauseKind.DAMAGED,
         "Marking its partition (t-0) as uncleanable",
-        "Kafka's cleaner gives up on it: what it would read is damaged",
+        "Kafka's cleaner gives up on it: its cleanable part is damaged",
         "cordwood check .* shows all damage; restore the segment from a replica",
         before=spoil,
         follow=restore,

@@ -419,13 +419,14 @@ def test_each_cleaner_thread_needs_more_than_a_mebibyte_of_map() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("retention.mss=1", "retention.mss is not a config of Kafka 4.3.1 that Cordwood knows. "
+        ("retention.mss=1", "retention.mss is not a config of Kafka 4.3.1, or not one that Cordwood uses. "
          "Did you mean retention.ms?"),
-        ("log.cleaner.treads=4", "log.cleaner.treads is not a config of Kafka 4.3.1 that Cordwood knows. "
+        ("log.cleaner.treads=4", "log.cleaner.treads is not a config of Kafka 4.3.1, or not one that Cordwood uses. "
          "Did you mean log.cleaner.threads?"),
-        ("xyzzy=1", "xyzzy is not a config of Kafka 4.3.1 that Cordwood knows."),
+        ("xyzzy=1", "xyzzy is not a config of Kafka 4.3.1, or not one that Cordwood uses."),
         ("orders:log.retention.ms=1", "log.retention.ms is a broker config. For a topic write orders:retention.ms=…"),
-        ("orders:log.cleaner.threads=1", "log.cleaner.threads is not a config of Kafka 4.3.1 that Cordwood knows."),
+        ("orders:log.cleaner.threads=1", "log.cleaner.threads is not a config of Kafka 4.3.1, or not one that "
+         "Cordwood uses."),
         ("retention.ms", "--config retention.ms: write key=value, or topic:key=value for one topic."),
         (":retention.ms=1", "--config :retention.ms=1: write key=value, or topic:key=value for one topic."),
         ("a:b:retention.ms=1", "--config a:b:retention.ms=1: write key=value, or topic:key=value for one topic."),

@@ -43,7 +43,7 @@ def named(found: PartitionComparison) -> list[str]:
     """All differences in short: kind, replica, offset and key."""
     lines = []
     for pair in found.pairs:
-        names = pair.believed.replica.name, pair.other.replica.name
+        names = pair.newest.replica.name, pair.other.replica.name
         assert sum(pair.totals.values()) == len(pair.differences), "all are named"
         lines += [_short(one, names[one.role]) for one in pair.differences]
     return lines + [_short(one, name) for name, one in found.checkpoints]

@@ -24,11 +24,11 @@ class Case:
     """Two replicas of a partition, and the differences that a comparison names.
 
     Attributes:
-        believed, other: from a number of batches before the interesting ones, the segments of each.
+        newest, other: from a number of batches before the interesting ones, the segments of each.
         expected: by the offset of the first interesting batch.
     """
 
-    believed: Callable[[int], list[Segment]]
+    newest: Callable[[int], list[Segment]]
     other: Callable[[int], list[Segment]]
     expected: Callable[[int], list[str]]
     known: dict[str, Any] = field(default_factory=lambda: {"compacted": True})
@@ -60,7 +60,7 @@ CASES = {
         lambda n: [[*lead(n), *segment(n, "a=1", "b=1")]],
         lambda n: [],
     ),
-    "the believed one was cleaned": Case(
+    "the newest one was cleaned": Case(
         lambda n: [lead(n), segment(n, ".", "a=2"), segment(n + 2, "c=1")],
         lambda n: [lead(n), segment(n, "a=1", "a=2"), segment(n + 2, "c=1")],
         lambda n: [],
@@ -202,10 +202,10 @@ CASES = {
         lambda n: [f"missing other {n}-{n + 1}"],
         NEVER_CLEANED,
     ),
-    "a segment is missing on the believed side": Case(
+    "a segment is missing on the newest side": Case(
         lambda n: [lead(n), segment(n + 2, "c=1")],
         lambda n: [lead(n), segment(n, "a=1", "b=1"), segment(n + 2, "c=1")],
-        lambda n: [f"missing believed {n}-{n + 1}"],
+        lambda n: [f"missing newest {n}-{n + 1}"],
         NEVER_CLEANED,
     ),
     "a segment that no cleaner has reached is missing": Case(
@@ -226,10 +226,10 @@ CASES = {
         lambda n: [lead(n), segment(n, "a=1", ".", "c=1")],
         lambda n: [f"resurrected other {n + 1} a"],
     ),
-    "resurrected on the believed side": Case(
+    "resurrected on the newest side": Case(
         lambda n: [lead(n), segment(n, "a=1", ".", "c=1")],
         lambda n: [lead(n), segment(n, ".", "a", "c=1")],
-        lambda n: [f"resurrected believed {n + 1} a"],
+        lambda n: [f"resurrected newest {n + 1} a"],
     ),
     "resurrected: the tombstone is gone, too": Case(
         lambda n: [lead(n), segment(n, ".", ".", "c=1")],
@@ -265,7 +265,7 @@ CASES = {
         ],
         lambda n: [f"aborted-served other {n}"],
     ),
-    "aborted data served, which the believed one has removed": Case(
+    "aborted data served, which the newest one has removed": Case(
         lambda n: [
             lead(n),
             [marker(n + 1, 7, committed=False)],
@@ -332,8 +332,8 @@ def put_epochs(folder: Path, epochs: list[tuple[int, int]]) -> None:
 
 def make_replicas(folder: Path, case: Case, count: int) -> list[Replica]:
     """Write the replicas of a case."""
-    folders = folder / "believed" / "t-0", folder / "other" / "t-0"
-    made = zip(folders, (case.believed, case.other), case.checkpoints(count), case.epochs(count), strict=True)
+    folders = folder / "newest" / "t-0", folder / "other" / "t-0"
+    made = zip(folders, (case.newest, case.other), case.checkpoints(count), case.epochs(count), strict=True)
     found = []
     for path, segments, known, epochs in made:
         make_log(path, *[one for one in segments(count) if one])
@@ -347,7 +347,7 @@ def make_replicas(folder: Path, case: Case, count: int) -> list[Replica]:
 def test_a_divergence_is_named_and_nothing_else(tmp_path: Path, name: str, count: int) -> None:
     case = CASES[name]
     found = compare_replicas(tmp_path / "scratch", make_replicas(tmp_path, case, count), **case.known)
-    assert found.believed == "believed"
+    assert found.newest == "newest"
     assert named(found) == case.expected(count)
     assert found.agrees == all(line.startswith("checkpoint") for line in case.expected(count))
 
@@ -384,7 +384,7 @@ def test_a_flipped_byte_is_named_at_its_offset_and_the_rest_is_compared(
     """Another batch of the same segment differs, and its difference is named, too."""
     n = count
     parts = [lead(n), segment(n, "a=1", "b=1", "c=1", "d=1", "e=1")]
-    logs = [make_log(tmp_path / name / "t-0", *parts) for name in ("believed", "other")]
+    logs = [make_log(tmp_path / name / "t-0", *parts) for name in ("newest", "other")]
     size = len(parts[1][0])
     path = Path(logs[1].segments[-1].path)
     data = path.read_bytes()
@@ -398,18 +398,16 @@ def test_a_flipped_byte_is_named_at_its_offset_and_the_rest_is_compared(
 
 def test_a_key_with_a_record_in_damage_is_not_judged(tmp_path: Path) -> None:
     """The cleaned replica has no older value of a; so the damage may hide that both agree, or not."""
-    believed = make_log(tmp_path / "believed" / "t-0", lead(2), segment(2, ".", "a=2", "b=1"))
+    newest = make_log(tmp_path / "newest" / "t-0", lead(2), segment(2, ".", "a=2", "b=1"))
     other = make_log(tmp_path / "other" / "t-0", lead(2), segment(2, "a=1", "a=2", "b=1"))
     path = Path(other.segments[-1].path)
     flip(path, len(batch(2, "a=1")) + PLACES["value"])
-    found = compare_replicas(
-        tmp_path / "scratch", [replica(Path(one.path)) for one in (believed, other)], compacted=True
-    )
+    found = compare_replicas(tmp_path / "scratch", [replica(Path(one.path)) for one in (newest, other)], compacted=True)
     assert named(found) == ["damaged other 3"]
     assert found.pairs[0].sums["bytes_not_judged"] > 0
 
 
 def test_directories_of_another_topic_are_named_and_not_compared(tmp_path: Path) -> None:
-    logs = [make_log(tmp_path / name / "t-0", lead(3)) for name in ("believed", "other")]
+    logs = [make_log(tmp_path / name / "t-0", lead(3)) for name in ("newest", "other")]
     replicas = [replica(Path(log.path), topic_id=name) for log, name in zip(logs, "xy", strict=True)]
     assert named(compare_replicas(tmp_path / "scratch", replicas)) == ["other-topic other 0--1"]

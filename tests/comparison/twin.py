@@ -13,7 +13,7 @@ from cordwood.storage.log.view import LogView
 
 
 class Seen:
-    """What one replica shows as of an offset.
+    """The last records of each key in one replica, as of an offset.
 
     Attributes:
         last: the last committed record of each key below the end.
@@ -46,7 +46,7 @@ def _records(log: LogView, batches: list[Batch]) -> Iterator[tuple[Batch, Record
 
 
 def _committed_at(batch: Batch, batches: list[Batch]) -> int | None:
-    """Return the offset from which on a batch counts as committed; None if it does not."""
+    """Return the offset of the record or marker that commits a batch; None without one."""
     if not batch.is_transactional:
         return batch.last_offset
     for other in batches:
@@ -56,9 +56,9 @@ def _committed_at(batch: Batch, batches: list[Batch]) -> int | None:
     return None
 
 
-def differing_keys(believed: Path, other: Path, start: int, end: int) -> set[bytes]:
+def differing_keys(newest: Path, other: Path, start: int, end: int) -> set[bytes]:
     """Return the keys whose last values consumers of the two replicas see differently."""
-    one, two = Seen(believed, start, end), Seen(other, start, end)
+    one, two = Seen(newest, start, end), Seen(other, start, end)
     found = set()
     for key in {*one.last, *two.last}:
         left, right = one.last.get(key), two.last.get(key)

@@ -540,7 +540,8 @@ UNCOVERED = {
         "start offset": f"{_PLAIN} the batches' epochs",
     },
     "offset checkpoint": {
-        "topic": f"{_PLAIN} nothing: partitions that are not there are normal, one that is missing starts at 0",
+        "topic": f"{_PLAIN} nothing: an entry of another partition is normal, and a partition without its entry starts "
+        "at 0",
         "partition": f"{_PLAIN} nothing, as the topic",
         "offset": f"{_PLAIN} the log's first and next offset",
     },

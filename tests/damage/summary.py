@@ -22,12 +22,12 @@ class Tally:
     Attributes:
         what: `flips` or `cuts`.
         group: the format.
-        reported: cases in which reading reported damage in the right place.
-        same: cases in which the contents were unchanged.
+        reported: cases whose reading reported damage in the right place.
+        same: cases with unchanged contents.
         torn: cut logs that read like one after a crash: all batches before the cut, no more.
         uncovered: cases that no checksum caught, by the field that was hit.
         caught: uncovered cases that a check of the log directory found, by the field.
-        checked: uncovered cases for which a check ran.
+        checked: uncovered cases with a check.
     """
 
     what: str

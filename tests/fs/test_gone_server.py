@@ -69,4 +69,4 @@ def test_a_clean_into_a_bucket_whose_server_is_gone_ends_with_sigterm(tmp_path: 
             served.close()
             code, said = ended(running)
     assert code == 143
-    assert f"s3://{BUCKET}/new holds what this run wrote; it does not count, and the next run removes it" in said
+    assert f"s3://{BUCKET}/new has objects of this run; they do not count, and the next run removes them" in said

@@ -276,12 +276,12 @@ def test_a_copy_without_its_manifest_does_not_count(small: Path, server: Server,
     for path in (url, f"{url}/a-0"):
         for words in READERS:
             done = run(*words, path, exits=2)
-            assert "a copy that is not finished" in done.output, done.output
+            assert "an unfinished copy" in done.output, done.output
     for attempt in (
         lambda: cordwood.fetch(url, str(tmp_path / "new")),
         lambda: cordwood.clean(url, output=str(tmp_path / "new"), spark=session(), **SMALL),
     ):
-        with pytest.raises(RequestError, match="a copy that is not finished"):
+        with pytest.raises(RequestError, match="an unfinished copy"):
             attempt()
     assert not (tmp_path / "new").exists()
 
@@ -329,7 +329,7 @@ def test_a_killed_run_leaves_no_copy_and_the_next_removes_what_it_left(
     assert done.returncode == -signal.SIGKILL, done.stderr
     left = server.objects("killed")
     assert RUN in left and MANIFEST not in left and len(left) > len(cleaned) // 2
-    with pytest.raises(RequestError, match="a copy that is not finished"):
+    with pytest.raises(RequestError, match="an unfinished copy"):
         cordwood.ls(url)
     obstore.put(server.store, "killed/.cordwood/other/00000000000000000000.log", b"of a task that goes on")
     made(small, "killed")

@@ -1,4 +1,4 @@
-"""A store that reads each byte once answers as the store below it, from which it reads each byte only once."""
+"""A store that reads each byte once answers as the store below it, and reads each byte from it only once."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def test_a_record_above_the_limit_is_refused_with_its_size_and_nothing_is_append
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        ("ab", "mapping, or pairs of key and value; 'ab'"),
-        (5, "mapping, or pairs of key and value; 5"),
+        ("ab", "mapping, or pairs of key and value, not 'ab'"),
+        (5, "mapping, or pairs of key and value, not 5"),
         (["ab"], r"record 0 is not \(key, value\).*'ab'"),
         ([("a", "1"), ("b",)], "record 1 is not"),
         ([("a", 1)], r"the value of record 0 is text, bytes or None, not 1 \(int\)"),

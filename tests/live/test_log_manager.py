@@ -275,7 +275,7 @@ def test_a_partition_in_two_directories_ends_the_start(node: Node) -> None:
 
 
 class Failing(WrappedFileSystem):
-    """A disk on which listing one directory fails."""
+    """A disk that fails to list one directory."""
 
     fails = ""
 

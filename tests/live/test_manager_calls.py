@@ -77,7 +77,7 @@ def test_a_log_without_an_id_gets_one_when_it_is_asked_for(node: Node) -> None:
 
 
 class NoMetadata(WrappedFileSystem):
-    """A disk on which writing `partition.metadata` fails."""
+    """A disk that fails to write `partition.metadata`."""
 
     def rename(self, source: str, target: str) -> None:
         if target.endswith("partition.metadata"):
@@ -238,7 +238,7 @@ def test_after_a_start_a_brokers_high_watermark_is_what_its_checkpoint_says(node
 
 
 class Failing(WrappedFileSystem):
-    """A disk on which writing one directory's files fails."""
+    """A disk that fails to write one directory's files."""
 
     def __init__(self, fs: LocalFileSystem) -> None:
         super().__init__(fs)

@@ -19,7 +19,7 @@ from tests.live.nodes import ONE, until
 
 
 class Hand:
-    """A clock that the test moves, and the times at which tasks ran."""
+    """A clock that the test moves, and the times of the tasks' runs."""
 
     def __init__(self, *, shortest_period_ms: int = 0) -> None:
         self.now_ms = 0

@@ -92,7 +92,7 @@ class Node:
         return found.offset
 
     def fill(self, count: int, first: int = 0) -> None:
-        """Append records, a batch each, of which some 15 make a segment; their times are a second apart."""
+        """Append records, a batch each, some 15 to a segment; their times are a second apart."""
         for number in range(first, first + count):
             self.log.append({f"key-{number % 7}": f"{number}".rjust(100)}, timestamp_ms=NOW - 1_000_000 + 1000 * number)
 
@@ -107,7 +107,7 @@ class Node:
         self.scheduler.run_due()
 
     def step_tier(self) -> None:
-        """Copy what can be copied, and remove it from the disk."""
+        """Copy all closed segments, and remove them from the disk."""
         for log in self.manager.logs.values():
             log.flush()
         self.tiering.run()

@@ -151,8 +151,8 @@ def test_a_log_that_was_written_at_once_is_explained_too(name: str) -> None:
 
 
 def test_what_cannot_be_is_refused_in_a_line() -> None:
-    assert "One topic can be explained at a time" in run("explain", LOGS, exits=2).output
-    assert "--against goes with --config" in run("explain", LOGS, "--against", "retention.ms=1", exits=2).output
+    assert "explain takes one topic at a time" in run("explain", LOGS, exits=2).output
+    assert "--against needs --config" in run("explain", LOGS, "--against", "retention.ms=1", exits=2).output
     assert "--days 0" in run("explain", LOGS, "--days", "0", exits=2).output
     with pytest.raises(ConfigError):
         cordwood.explain(str(LOGS), topics=[TOPIC_THERE], overrides=["cleanup.policy=shrink"])

@@ -39,7 +39,7 @@ class Topic:
 
 
 def world_of(topics: Mapping[str, Topic], *broker: str, step_ms: int) -> World:
-    """A world in which these topics have their configs; their partitions are to be added."""
+    """A world with the configs of these topics, still without partitions."""
     texts = [f"{name}:{key}={text}" for name, topic in topics.items() for key, text in topic.configs.items()]
     return World(overrides([*broker, *texts]), step_ms=step_ms)
 

@@ -1,4 +1,4 @@
-"""A check of several brokers compares their metadata logs: what one never committed is told from damage."""
+"""A check of several brokers compares their metadata logs, and separates uncommitted batches from damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check --quick`: it finds no more than `check`, all damage in what it reads, and reports what it did not read."""
+"""`check --quick` finds no more than `check`, all damage in the bytes that it reads, and reports the unread bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_quick_check_finds_nothing_that_a_whole_check_does_not_find(name: str)
     assert (looked.endless, looked.doubtful) == ([], [])
 
 
-# ---- damage in what a quick check reads ------------------------------------------------------------------------------
+# ---- damage in the bytes that a quick check reads --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_damage_between_samples_is_not_found_and_the_result_says_what_was_not_re
     result = run("check", "--quick", directory)
     assert "no problem found\nlooked at " in result.stdout
     assert "Not read: of 5 large segments (" in result.stdout
-    assert "Run cordwood check without --quick for the rest." in result.stdout
+    assert "Run cordwood check without --quick to read all." in result.stdout
     run("check", directory, exits=1)
 
 

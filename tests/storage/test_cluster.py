@@ -1,4 +1,4 @@
-"""Directories of several brokers: which broker each belongs to, the newest metadata, and the replica to believe."""
+"""Directories of several brokers: which broker each belongs to, the newest metadata, and the newest replica."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_directories_without_meta_properties_are_named_by_the_user(tmp_path: Pat
         (one / META_PROPERTIES).unlink()
     cluster = opened(a=first, b=second)
     assert cluster.brokers == ("a", "b")
-    # A number is the node.id, by which the metadata has the leader.
+    # A number is the node.id, and the metadata names the leader by node.id.
     numbered = Cluster.open(PosixFileSystem(), [], named=[("1", str(first)), ("2", str(second))])
     leader = numbered.leader(T)
     assert leader is not None and leader.path == f"{first}/t-0"
@@ -101,12 +101,12 @@ def test_the_newest_metadata_counts_for_every_node(tmp_path: Path) -> None:
     cluster = opened(old, new)
     assert cluster.metadata_path == f"{new}/__cluster_metadata-0"
     assert all("added" in node.topics for node in cluster.nodes)
-    # An older log with a newer leader epoch has what was committed.
+    # An older log with a newer leader epoch has the committed records.
     (old / "__cluster_metadata-0" / FileKind.LEADER_EPOCHS).write_bytes(leader_epochs.encode([EpochEntry(7, 0)]))
     assert opened(old, new).metadata_path == f"{old}/__cluster_metadata-0"
 
 
-#: Of each broker: number of records, and leader epochs; then the believed broker, and why.
+#: Of each broker: number of records, and leader epochs; then the chosen broker, and why.
 BELIEFS = [
     ({1: (10, [(0, 0)]), 2: (12, [(0, 0)])}, 1, "2", "its end, 12, is the highest in leader epoch 0"),
     ({1: (20, [(0, 0)]), 2: (12, [(0, 0), (3, 11)])}, 1, "2", "its last leader epoch, 3, is the newest"),
@@ -120,7 +120,7 @@ BELIEFS = [
 
 
 @pytest.mark.parametrize(("replicas", "leader", "broker", "reason"), BELIEFS)
-def test_the_believed_replica_has_the_newest_leader_epoch_then_the_highest_end(
+def test_the_newest_replica_has_the_newest_leader_epoch_then_the_highest_end(
     tmp_path: Path,
     replicas: dict[int, tuple[int, list[tuple[int, int]]]],
     leader: int,
@@ -128,26 +128,26 @@ def test_the_believed_replica_has_the_newest_leader_epoch_then_the_highest_end(
     reason: str,
 ) -> None:
     paths = [made(tmp_path, each, *facts, leader=leader) for each, facts in replicas.items()]
-    belief = opened(*paths).believed(T)
-    assert (belief.replica.broker, belief.reason) == (broker, reason)
-    assert len(belief.others) == len(paths) - 1
+    choice = opened(*paths).choose_replica(T)
+    assert (choice.replica.broker, choice.reason) == (broker, reason)
+    assert len(choice.others) == len(paths) - 1
 
 
 def test_the_user_may_name_the_replica(tmp_path: Path) -> None:
     cluster = opened(made(tmp_path, 1), made(tmp_path, 2, 12))
-    assert str(cluster.believed(T, "1")) == "broker 1: named by --replica"
+    assert str(cluster.choose_replica(T, "1")) == "broker 1: named by --replica"
     with pytest.raises(RequestError, match="--replica 9: the directories are those of brokers 1, 2"):
-        cluster.believed(T, "9")
+        cluster.choose_replica(T, "9")
     with pytest.raises(NotFoundError, match="no directory has partition t-7"):
-        cluster.believed(TopicPartition("t", 7))
+        cluster.choose_replica(TopicPartition("t", 7))
 
 
-def test_an_unreadable_replica_is_not_believed(tmp_path: Path) -> None:
+def test_an_unreadable_replica_is_chosen_last(tmp_path: Path) -> None:
     first, second = made(tmp_path, 1), made(tmp_path, 2, 12)
     log = second / "t-0" / "00000000000000000000.log"
     log.unlink()
     log.mkdir()
-    assert opened(first, second).believed(T).replica.broker == "1"
+    assert opened(first, second).choose_replica(T).replica.broker == "1"
 
 
 def test_replicas_that_the_user_named_by_path_are_the_only_ones(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_a_recovery_that_is_cut_off_anywhere_is_undone(
         ("logs/kept", "is in .*/logs, where a broker"),
         ("logs/t-0/kept", "is in .*/logs, where a broker"),
         ("logs", "is in .*/logs, where a broker"),
-        (".", "/logs is in .*, which is to hold only what is kept"),
+        (".", "/logs is in .*, which must hold only kept files"),
         ("full", "exists and is not empty"),
         ("nowhere/kept", "nowhere does not exist"),
     ],

@@ -256,8 +256,8 @@ WRONG: dict[str, tuple[Callable[[Path, Path], None], Kind, str]] = {
     "rewritten": (change_log(lambda data: OTHER + data[len(OTHER) :]), STALE, "the batch at position 0"),
     "truncated": (change_log(lambda data: data[: -len(ENTRIES[3][0])]), STALE, "covers 4 batches, and the segment has"),
     "last header": (change_index(lambda _: numbers(60, "<I", 1)), STALE, "the header of the last batch"),
-    "flags": (change_index(lambda _: numbers(12, "<I", 17)), STALE, "what the headers of the batches say"),
-    "horizon": (change_index(lambda _: numbers(40, "<q", 4000)), STALE, "what the headers of the batches say"),
+    "flags": (change_index(lambda _: numbers(12, "<I", 17)), STALE, "does not fit the headers of the batches"),
+    "horizon": (change_index(lambda _: numbers(40, "<q", 4000)), STALE, "does not fit the headers of the batches"),
 }  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_cut_in_front_of_the_recovery_point_is_a_cut_too(tmp_path: Path) -> None
         (tmp_path / "t-0" / offset_name(base, FileKind.OFFSET_INDEX)).write_bytes(b"")
     (tmp_path / "t-0" / offset_name(0, FileKind.OFFSET_INDEX)).unlink()
     before, log = contents(tmp_path / "t-0"), LogView(str(tmp_path / "t-0"), fs=posix)
-    with pytest.raises(CorruptBatchError, match="no whole batch, but there are some behind it"):
+    with pytest.raises(CorruptBatchError, match="no whole batch, but whole batches behind it"):
         recover_in_place(posix, log, crashed=True, recovery_point=1000, now_ms=NOW_MS)
     assert contents(tmp_path / "t-0") == before
     (tmp_path / "new").mkdir()
@@ -166,7 +166,7 @@ def torn_start(folder: Path) -> LogView:
 def test_crashed_log_with_whole_batches_behind_damage_is_not_emptied_in_place(tmp_path: Path) -> None:
     log = torn_start(tmp_path)
     before = contents(tmp_path / "t-0")
-    with pytest.raises(CorruptBatchError, match="no whole batch, but there are some behind it"):
+    with pytest.raises(CorruptBatchError, match="no whole batch, but whole batches behind it"):
         recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=NOW_MS)
     assert contents(tmp_path / "t-0") == before
     recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=NOW_MS, keep=kept)

@@ -1,4 +1,4 @@
-"""The fate of a transaction, by the logs in which it is open and its coordinator's records."""
+"""The fate of a transaction, by its open logs and its coordinator's records."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ENTRIES = (
 
 
 def sealed(body: bytes, version: int = 1) -> bytes:
-    """A snapshot with a valid checksum, whatever its body is."""
+    """A snapshot with this body and a valid checksum."""
     return struct.pack(">hI", version, crc32c(body)) + body
 
 

@@ -1,4 +1,4 @@
-"""The looks at a node and at a partition of it: what they read of large logs, and which figures they mark."""
+"""Looks at a node and at one of its partitions: the bytes that they read of large logs, and the marked figures."""
 
 from __future__ import annotations
 

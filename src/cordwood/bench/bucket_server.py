@@ -1,7 +1,7 @@
 """An S3 server on this machine for measurements: a folder's files are the objects of its buckets.
 
 It serves lists, whole objects, ranges and small puts, each put whole or not at all, and notes every request. It runs in
-a process of its own, and sends files without reading them into memory, so that the client is what is measured.
+a process of its own, and sends files without reading them into memory, so that it takes little time beside the client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xml.sax.saxutils import escape, unescape
 from cordwood.common.types import override
 
 _LISTED_MAX = 1_000
-#: The paths that return all requests, and the sums of bytes sent and stored, since they were asked last.
+#: The paths that return all requests, and the sums of bytes sent and stored, since their last request.
 _REQUESTS, _SUMS = "/-/requests", "/-/bytes"
 
 
@@ -57,7 +57,7 @@ class BucketServer:
         return text.splitlines()
 
     def moved(self) -> tuple[int, int]:
-        """Return the bytes of objects that were sent, and those that were stored, since the last call."""
+        """Return the bytes of sent objects, and the bytes of stored objects, since the last call."""
         with urllib.request.urlopen(self.address + _SUMS) as answer:
             sent, stored = answer.read().split()
         return int(sent), int(stored)

@@ -42,7 +42,7 @@ class ReplicaFigures:
         reading: reading both of two equal replicas, with their checksums.
         equal: comparing them.
         proof: proving the clean of one.
-        cleaned: comparing the cleaned replica with the other one.
+        cleaned: comparing the cleaned replica with the uncleaned one.
     """
 
     log_mb: float
@@ -54,37 +54,37 @@ class ReplicaFigures:
 
 
 def measure(folder: Path, size_bytes: int, runs: int) -> ReplicaFigures:
-    """Measure with a log of a size, of which a clean drops three of four records."""
+    """Measure with a log of a size, whose clean drops three of four records."""
     fs = PosixFileSystem()
-    believed, equal, cleaned = (folder / name / "bench-0" for name in ("1", "2", "3"))
-    for path in (believed, cleaned):
+    newest, equal, cleaned = (folder / name / "bench-0" for name in ("1", "2", "3"))
+    for path in (newest, cleaned):
         path.mkdir(parents=True)
     records = size_bytes // _RECORD_BYTES
-    write_keyed_log(fs, str(believed), records=records, keys=KeyPattern(records // 4), shape=Shape())
-    shutil.copytree(believed, equal)
-    _clean(fs, believed, cleaned)
+    write_keyed_log(fs, str(newest), records=records, keys=KeyPattern(records // 4), shape=Shape())
+    shutil.copytree(newest, equal)
+    _clean(fs, newest, cleaned)
 
     def compared(other: Path) -> None:
         scratch = folder / "scratch"
         scratch.mkdir()
         site = TaskSite(fs.location(), Scratch(fs.location(), str(scratch)))
-        replicas = tuple(Replica(path.parent.name, Side(str(path), 0)) for path in (believed, other))
+        replicas = tuple(Replica(path.parent.name, Side(str(path), 0)) for path in (newest, other))
         (found,) = compare_partitions(_each, 1, fs, [Partition(None, replicas, True)], site, Sample())
         assert found.agrees
         shutil.rmtree(scratch)
 
     def proved() -> None:
-        pair = Pair(None, Side(str(believed), 0), Side(str(cleaned), 0), now_ms=_NOW_MS)
+        pair = Pair(None, Side(str(newest), 0), Side(str(cleaned), 0), now_ms=_NOW_MS)
         (verdict,) = verify_pairs(InThisProcess(), fs, [pair], fs)
         assert verdict.holds
 
     def read() -> None:
-        for path in (believed, equal):
+        for path in (newest, equal):
             for _, item in LogView(str(path), fs=fs).windows(checks=Checks.ONCE):
                 assert not isinstance(item, Gap)
 
     return ReplicaFigures(
-        LogView(str(believed), fs=fs).size_bytes / 1e6,
+        LogView(str(newest), fs=fs).size_bytes / 1e6,
         LogView(str(cleaned), fs=fs).size_bytes / 1e6,
         *(_best(runs, do) for do in (read, lambda: compared(equal), proved, lambda: compared(cleaned))),
     )

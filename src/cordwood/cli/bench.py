@@ -255,7 +255,7 @@ def _replicas(directory: str | None, size_bytes: int, runs: int, *, as_json: boo
         ["compare them", f"{found.equal:.2f}", f"{found.equal / found.reading:.2f}", f"{replicas.EQUAL_TO_READING}"],
         ["prove the clean of one", f"{found.proof:.2f}", "", ""],
         [
-            "compare it with the other one",
+            "compare it with an uncleaned one",
             *(f"{found.cleaned:.2f}", f"{found.cleaned / found.proof:.2f}", f"{replicas.CLEANED_TO_PROOF}"),
         ],
     ]

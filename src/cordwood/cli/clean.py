@@ -110,24 +110,24 @@ def clean(
 ) -> int:
     """Clean logs by the rules of Kafka's cleaner: into a copy that a broker can start on, in place, or in a tier.
 
-    Copy: DIR is only read. DIR2 appears at the end, complete, or not at all. With --of cluster, DIR are those of all
-    brokers, and the copy has one replica of each partition.
+    Copy: DIR is only read. DIR2 appears at the end, complete, or not at all. With --of cluster, give the directories of
+    all brokers; the copy has one replica of each partition.
 
-    In place: groups of segments are replaced one after another, each atomically, after the new segments were checked
-    and proved right. An interrupted clean keeps the groups that are finished; the rest is unchanged.
+    In place: new segments are checked and proved right. Then they replace the old segments, one group after another,
+    each group atomically. An interrupted clean keeps the finished groups; all other segments are unchanged.
 
-    In a tier: new remote segments replace those in which records go, partition by partition. Segments that are still on
-    a disk stay as they are. Give the policy of each topic: --config TOPIC:cleanup.policy=compact.
+    In a tier: new remote segments replace the segments that lose records, partition by partition. Segments that are
+    still on a disk stay as they are. Give the policy of each topic: --config TOPIC:cleanup.policy=compact.
 
-    In place, the directories of several brokers can be given. If they hold all replicas of a partition, all are cleaned
-    alike, and tombstones and markers go that have expired on all of them. A broker that runs is left alone (exit status
-    3).
+    In place, you can give the directories of several brokers. If they hold all replicas of a partition, the clean makes
+    these replicas alike, and removes tombstones and markers that have expired in all of them. It leaves the directories
+    of a running broker alone (exit status 3).
 
-    Exit status 1 if a partition could not be cleaned, usually because it is damaged. It is left, or copied, unchanged;
-    all other partitions are cleaned.
+    Exit status 1 if a partition could not be cleaned, usually because it is damaged. That partition is left, or copied,
+    unchanged; all other partitions are cleaned.
     """
     directories = directories or []
-    options.named.with_paths(directories)  # or raise if there is none
+    options.named.with_paths(directories)  # or raise without directories
     _check_target(directories, output, in_place=in_place, in_tier=in_tier)
     _check_mode(copy, "--output", allowed=output is not None)
     _check_mode(replacing, "--in-place", allowed=in_place)
@@ -168,7 +168,7 @@ def _check_target(directories: Sequence[str], output: str | None, *, in_place: b
     if not count:
         command = shlex.join(["cordwood", "plan", *directories])
         raise RequestError(
-            "Give --output DIR2 to write a cleaned copy, --in-place, or --in-tier. To see first what a clean would do, "
+            "Give --output DIR2 to write a cleaned copy, --in-place, or --in-tier. To see the effect of a clean first, "
             f"run: {command}"
         )
 
@@ -258,8 +258,8 @@ def fetch(
     """Bring a broker's directory back from an object store, with the modification times of its files.
 
     DIR appears at the end, complete, or not at all. Files of a copy that Cordwood made must have the checksums that its
-    manifest lists. With --tier, DIR gets all segments of tiered topics as ordinary files, but not the metadata by which
-    a broker would delete remote segments; without URL, partitions are restored from the tier alone.
+    manifest lists. With --tier, DIR gets all segments of tiered topics as ordinary files, but not the metadata that
+    would make a broker delete remote segments; without URL, partitions are restored from the tier alone.
     """
     from cordwood.commands import fetch as fetching
 

@@ -46,7 +46,7 @@ def configs(directories: ClusterDirectories = None, *, options: ClusterOptions, 
 
 @with_options
 def brokers(directories: ClusterDirectories = None, *, options: BrokersOptions, as_json: Json = False) -> int:
-    """List the brokers of a cluster: state, listeners, what each leads; and the cluster's features.
+    """List the brokers of a cluster: state, listeners, number of led partitions; and the cluster's features.
 
     From __cluster_metadata-0, its snapshots and its log. Changes nothing; a broker may be running. Exit status 1 if a
     part of it could not be read.

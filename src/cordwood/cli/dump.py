@@ -140,7 +140,7 @@ def dump(
     if pattern is not None and (as_json or batches):
         raise RequestError("--format prints records after a pattern; it does not go with --json or --batches")
     if offset is not None and (from_offset is not None or to_offset is not None):
-        raise RequestError("--offset says both ends; it does not go with --from-offset or --to-offset")
+        raise RequestError("--offset sets both ends; give it without --from-offset and --to-offset")
     if (key_as and key_format) or (value_as and value_format):
         raise RequestError("give a decoder (--key-as, --value-as) or a format (--key-format, --value-format), not both")
     if offset is not None:

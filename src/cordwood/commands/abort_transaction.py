@@ -213,7 +213,7 @@ class _Ending:
             if log.end_offset != end:
                 raise _differ(name, f"{open_[0].log.path} ends at offset {end}, {log.log.path} at {log.end_offset}")
             if _facts(log.producers.by_id[producer_id]) != _facts(producer):
-                raise _differ(name, f"{open_[0].log.path} and {log.log.path} know different things of the producer")
+                raise _differ(name, f"{open_[0].log.path} and {log.log.path} have different states of the producer")
         for log in done:
             if not _is_marked(log, end, producer_id, producer.epoch):
                 raise _differ(name, f"the transaction is not open in {log.log.path}")
@@ -322,7 +322,7 @@ class _Verdict:
         coverage = fitting(coverage, [known for one in read for known in one.known])
         if not here:
             raise RequestError(
-                f"no directory has a partition of {TRANSACTION_STATE}, which tells whether a transaction hangs: give "
+                f"no directory has a partition of {TRANSACTION_STATE}, which shows whether a transaction hangs: give "
                 "the directories of the brokers that have it, too"
             )
         stale = [one for one in here if not cluster.has_current(TopicPartition(TRANSACTION_STATE, one))]
@@ -466,7 +466,7 @@ def _batches(count: int) -> str:
 
 def _why(end: TransactionEnd) -> str:
     if end.known is None:
-        return "no coordinator knows the producer"
+        return "no coordinator has a record of the producer"
     known = end.known
     return f"its coordinator has {known.transactional_id} as {known.state}, and writes no marker to this partition"
 

@@ -284,7 +284,7 @@ def _looked_lines(looked: Looked, size_bytes: int) -> Iterator[str]:
     if not looked.sampled:
         yield f"{total}: no segment is large enough for a sample, so everything was read"
         return
-    yield f"{total}. Not read: {_not_read(looked)}. Run cordwood check without --quick for the rest."
+    yield f"{total}. Not read: {_not_read(looked)}. Run cordwood check without --quick to read all."
     for paths, why in (
         (looked.doubtful, "damaged by their samples, and together too large for a quick check"),
         (looked.endless, "without the entry of an offset index near their end, so their ends were not looked for"),

@@ -618,8 +618,8 @@ def _rate(result: CleanResult) -> str:
 
 
 _KEPT_FOR_REPLICAS = (
-    (False, "other replicas may not have seen them; give the directories of all of them, stopped; or, if there are "
-     "none, use --single-copy"),
+    (False, "other replicas may not have seen them; give the directories of all of them, stopped; or, without other "
+     "replicas, use --single-copy"),
     (True, "they have not expired on all replicas, or differ there"),
 )  # fmt: skip
 

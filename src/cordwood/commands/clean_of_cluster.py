@@ -1,6 +1,6 @@
 """`clean --output --of cluster`: one replica of each partition of a cluster, in one directory for a single broker.
 
-The replica to believe of each partition goes into the copy. A broker that starts on it must be the only replica of all
+The copy has the newest replica of each partition. A broker that starts on it must be the only replica of all
 partitions. But the metadata log assigns them to several brokers, and a broker sets a partition aside that is not
 assigned to it. So records at the end of the copy's metadata log make one broker the only replica of each partition:
 
@@ -35,12 +35,12 @@ from cordwood.storage.formats.properties import MetaProperties, decode_id
 from cordwood.storage.log.files import copy_file, read_leader_epochs
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, read_headers
-from cordwood.storage.node.cluster import Belief, Cluster
+from cordwood.storage.node.cluster import ChosenReplica, Cluster
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node, snapshot_offsets
 from cordwood.storage.node.read_replica import ReadReplica
 
-#: The first `metadata.version` in which the metadata has the log directory of each replica (3.7-IV2).
+#: The first `metadata.version` whose metadata has the log directory of each replica (3.7-IV2).
 _DIRECTORIES_LEVEL = 17
 _ELIGIBLE_FEATURE = "eligible.leader.replicas.version"
 #: Files of the broker's own directory that the copy has, too.
@@ -165,12 +165,12 @@ class MergedCluster:
 def merge_cluster(
     fs: TargetStore, paths: Sequence[str], output: str, selection: Selection, named: Sequence[tuple[str, str]]
 ) -> MergedCluster:
-    """Open the directories of a cluster's brokers, and choose the replica to believe of each partition.
+    """Open the directories of a cluster's brokers, and choose the newest replica of each partition.
 
     Raises:
         NotFoundError: there is nothing at a path.
-        RequestError: the copy could not be one on which a broker starts: there is no usable metadata log, a directory
-            was not shut down cleanly, is not given as a whole, or has tiered topics; or the output is not on a disk.
+        RequestError: no broker could start on the copy: there is no usable metadata log, a directory was not shut down
+            cleanly, is not given as a whole, or has tiered topics; or the output is not on a disk.
     """
     brokers = NamedBrokers(brokers=tuple(f"{name}={path}" for name, path in named))
     cluster = open_cluster(fs, paths, selection, brokers)
@@ -180,7 +180,7 @@ def merge_cluster(
     _check_directories(cluster)
     metadata = cluster.metadata
     assert metadata is not None and cluster.metadata_path is not None, "or it has no owner"
-    beliefs: list[Belief] = []
+    choices: list[ChosenReplica] = []
     unknown, chosen = [], {cluster.metadata_path}
     for name in cluster.partitions:
         topic = metadata.topics.get(name.topic)
@@ -189,10 +189,10 @@ def merge_cluster(
         if topic is None or name.partition not in topic.partitions:
             unknown.append(str(name))
             continue
-        beliefs.append(cluster.believed(name))
-        chosen.add(beliefs[-1].replica.path)
+        choices.append(cluster.choose_replica(name))
+        chosen.add(choices[-1].replica.path)
     node = _only(cluster, chosen, owner)
-    here = {belief.replica.name for belief in beliefs}
+    here = {choice.replica.name for choice in choices}
     missing = [
         str(TopicPartition(topic.name, partition))
         for topic in metadata.topics.values()
@@ -205,11 +205,11 @@ def merge_cluster(
         f"records at the end of the copy's metadata log make broker {node_id} the only replica of each partition. "
         f"Start it with node.id={node_id}, process.roles=broker,controller and itself alone in controller.quorum.voters"
     ]
-    notes += replica_lines([ReadReplica.of(belief) for belief in beliefs if belief.others])
+    notes += replica_lines([ReadReplica.of(choice) for choice in choices if choice.others])
     if unknown:
         notes.append(f"not in the metadata, and so not in the copy: {names_text(unknown)}")
     if missing:
-        notes.append(f"no directory has {number(len(missing), 'partition')}, so nobody leads: {names_text(missing)}")
+        notes.append(f"no directory has {number(len(missing), 'partition')}, without leader now: {names_text(missing)}")
     return MergedCluster(
         cluster, node, next(one for one in node.directories if one.path == owner.path), meta, node_id, tuple(notes)
     )
@@ -218,7 +218,7 @@ def merge_cluster(
 def _owner(cluster: Cluster) -> tuple[LogDirectory, MetaProperties]:
     """Return the directory with the newest metadata log."""
     if cluster.metadata is None or cluster.metadata_path is None:
-        raise RequestError("--of cluster: no directory has a metadata log, without which a broker knows no partition")
+        raise RequestError("--of cluster: no directory has a metadata log, so a broker would find no partition")
     if cluster.metadata.problems:
         raise RequestError(f"--of cluster: the metadata is damaged: {cluster.metadata.problems[0]}")
     folder = posixpath.dirname(cluster.metadata_path)

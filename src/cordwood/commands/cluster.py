@@ -198,7 +198,7 @@ def _read(paths: Sequence[str], point: MetadataPoint, fs: Store | None) -> tuple
     end, last_ms = _point(log, point.at)
     metadata = read_metadata(fs, path, live=live, end_offset=end)
     if end is not None and metadata.next_offset < end <= log.first_offset:
-        raise RequestError(f"{path} begins at offset {log.first_offset}, and has no snapshot of what was at {end}")
+        raise RequestError(f"{path} begins at offset {log.first_offset}, and has no snapshot of the state at {end}")
     return metadata, AsOf(path, metadata.next_offset, last_ms, metadata.problems)
 
 

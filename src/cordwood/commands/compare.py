@@ -1,6 +1,6 @@
-"""`compare`: do the replicas of each partition agree, and what would consumers see after an election?
+"""`compare`: check whether consumers would see the same data after an election.
 
-`comparison` compares a partition; here the replicas are found in the directories of several brokers.
+`comparison` compares a partition; this module finds its replicas in the directories of several brokers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CompareResult(Paged):
 
     Attributes:
         brokers: names of the brokers whose directories were given.
-        partitions: those with two or more replicas here.
+        partitions: partitions with two or more replicas here.
         alone: number of partitions with one replica here, which were not compared.
         sample: share of the keys whose values were compared.
         finished_ms: time of the end.
@@ -90,7 +90,7 @@ class CompareResult(Paged):
 
     @property
     def sums(self) -> dict[str, int]:
-        """What was equal, and what timing alone explains, by `Sum`."""
+        """Sums of equal data, and of differences that timing explains, by `Sum`."""
         pairs = [pair for one in self.partitions for pair in one.pairs]
         return {name: sum(pair.sums[name] for pair in pairs) for name in Sum}
 
@@ -114,12 +114,12 @@ def compare(
 ) -> CompareResult:
     """Compare the replicas of each partition in the directories of several brokers.
 
-    Each replica is compared with the one to believe: the one with the newest last leader epoch, then the highest end.
-    The directories are only read.
+    Each replica is compared with the newest: the replica with the newest last leader epoch, then the highest end. The
+    directories are only read.
 
     Args:
         paths: log directories of two or more brokers, folders of several, or partition directories.
-        on_start: called with a description of what will be compared, and the number of bytes that will be read.
+        on_start: called with a description of the comparison, and the number of bytes that it will read.
 
     Raises:
         NotFoundError: there is nothing at a path, no partition was selected, or none has two replicas.
@@ -176,7 +176,7 @@ def _open(fs: Store, paths: Sequence[str], selection: Selection, brokers: NamedB
 
 
 def _partitions(cluster: Cluster, given: Sequence[str], options: CompareOptions) -> tuple[list[Partition], int]:
-    """Return the partitions to compare, and the number of those with a single replica here."""
+    """Return the partitions to compare, and the number of partitions with a single replica here."""
     places = [place for node in cluster.nodes for place in node.places]
     chosen = {
         place.name.topic_partition
@@ -194,9 +194,9 @@ def _partitions(cluster: Cluster, given: Sequence[str], options: CompareOptions)
 
 
 def replicas_of(cluster: Cluster, name: TopicPartition) -> Partition:
-    """Return the replicas of a partition, to compare; the believed one first."""
-    belief = cluster.believed(name)
-    replicas = [belief.replica, *belief.others]
+    """Return the replicas of a partition, the newest one first."""
+    choice = cluster.choose_replica(name)
+    replicas = [choice.replica, *choice.others]
     policies = {_is_compacted(replica) for replica in replicas}
     compacted = policies.pop() if len(policies) == 1 else None
     return Partition(name, tuple(map(_replica, replicas)), compacted, _cleaned_below(cluster, name, replicas))
@@ -224,9 +224,9 @@ def _is_compacted(one: LocatedReplica) -> bool | None:
 
 
 def _cleaned_below(cluster: Cluster, name: TopicPartition, replicas: Sequence[LocatedReplica]) -> int | None:
-    """Return the offset from which on no replica was cleaned; None if that is unknown.
+    """Return an offset above all cleaned records of all replicas; None if it is unknown.
 
-    A replica fetches from one that was cleaned, too, so all replicas have to be here.
+    A replica can fetch from a cleaned replica, so the directories need all replicas.
     """
     assigned = cluster.assignment(name)
     offsets = [one.first_dirty_offset for one in replicas if one.first_dirty_offset is not None]
@@ -253,7 +253,7 @@ _TIMING = {
     Sum.KEYS_ABOVE: "keys with newer records above the compared offsets",
     Sum.OFFSETS_BELOW: "offsets that one replica has deleted by retention",
     Sum.OFFSETS_ABOVE: "offsets that are not yet committed, or not yet replicated",
-    Sum.OFFSETS_UNCOMMITTED: "offsets that were never committed, and will be truncated",
+    Sum.OFFSETS_UNCOMMITTED: "offsets that were never committed; Kafka will truncate them",
 }
 
 
@@ -295,9 +295,10 @@ def _partition_lines(one: PartitionComparison) -> Iterator[str]:
     for pair in one.pairs:
         if pair.agrees:
             continue
-        names = pair.believed.replica.name, pair.other.replica.name
+        names = pair.newest.replica.name, pair.other.replica.name
         where = f"offsets {pair.start:,} to {pair.end - 1:,}" if pair.end > pair.start else "no common offset"
-        yield f"{partition_name(one)}: broker {names[1]} against the believed broker {names[0]}, {where}"
+        compared = f"broker {names[1]} compared with the newest replica, on broker {names[0]}"
+        yield f"{partition_name(one)}: {compared}, {where}"
         for kind, total in pair.totals.items():
             yield f"  {kind}: {total:,} – {MEANINGS[kind]}"
             named = [difference for difference in pair.differences if difference.kind is kind]
@@ -315,12 +316,12 @@ def partition_name(one: PartitionComparison) -> str:
 
 
 def sentence(one: Difference, pair: PairResult) -> str:
-    """Return a difference as a sentence: the replica, the offsets, the key, and who shows it."""
-    names = [printable(replica.replica.name) for replica in (pair.believed, pair.other)]
+    """Return a difference as a sentence: the offsets, the key, the facts, and the wrong replica."""
+    names = [printable(replica.replica.name) for replica in (pair.newest, pair.other)]
     facts = []
     if one.kind is DifferenceKind.DIVERGED:
         facts.append(
-            f"{number(one.other_records, 'offset')} from there on on broker {names[0]}, {one.records:,} on broker "
+            f"from there on {number(one.other_records, 'offset')} on broker {names[0]}, {one.records:,} on broker "
             f"{names[1]}"
         )
     elif one.records > 1:
@@ -373,7 +374,7 @@ def replicas(result: CompareResult) -> list[tuple[PartitionComparison, ReplicaSt
 REPLICAS: Cells = (
     (Column("PARTITION"), lambda row: partition_name(row[0])),
     (Column("BROKER"), lambda row: printable(row[1].replica.name)),
-    (Column("BELIEVED"), lambda row: "yes" if row[1].replica.name == row[0].believed else ""),
+    (Column("NEWEST"), lambda row: "yes" if row[1].replica.name == row[0].newest else ""),
     (Column("START", right=True), lambda row: f"{row[1].start:,}"),
     (Column("END", right=True), lambda row: f"{row[1].end:,}"),
     (Column("SIZE", right=True), lambda row: bytes_text(row[1].size_bytes)),
@@ -401,7 +402,7 @@ def _partition_document(one: PartitionComparison) -> dict[str, Any]:
         "topic": None if one.name is None else one.name.topic,
         "partition": None if one.name is None else one.name.partition,
         "agrees": one.agrees,
-        "believed": one.believed,
+        "newest": one.newest,
         "replicas": [
             {
                 "broker": state.replica.name,
@@ -431,7 +432,7 @@ def _partition_document(one: PartitionComparison) -> dict[str, Any]:
 
 
 def _difference_document(one: Difference, pair: PairResult) -> dict[str, Any]:
-    names = pair.believed.replica.name, pair.other.replica.name
+    names = pair.newest.replica.name, pair.other.replica.name
     return {
         "kind": one.kind,
         "visible_with": names[one.role],
@@ -479,10 +480,10 @@ def _metrics(result: CompareResult) -> Iterator[str]:
     )
     yield from _metric(
         "partition_differences",
-        "Differences of a replica to the believed one, by kind; only partitions that have any.",
+        "Differences between a replica and the newest one, by kind, without replicas that agree.",
         [(dict(zip(labels, key, strict=True)), count) for key, count in sorted(differing.items())],
     )
-    yield from _metric("sample_ratio", "Share of the keys that was compared.", [({}, result.sample)])
+    yield from _metric("sample_ratio", "Share of the compared keys.", [({}, result.sample)])
     yield from _metric("duration_seconds", "Duration of the comparison.", [({}, round(result.seconds, 3))])
     yield from _metric(
         "finished_timestamp_seconds", "Time of the end of the comparison.", [({}, result.finished_ms / 1000)]

@@ -35,7 +35,7 @@ OnLogs = Callable[[int, int], None]
 
 
 class Beside:
-    """A cluster's partitions by name. Each is read from the replica to believe; see `Cluster.believed`."""
+    """A cluster's partitions by name. Each is read from its newest replica; see `Cluster.choose_replica`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -51,7 +51,7 @@ class Beside:
         named = [name for name in there if any(one.path in paths for one in self.cluster.replicas(name))]
         others = paths - {one.path for name in named for one in self.cluster.replicas(name)}
         chosen = there if not named or (topic == TRANSACTION_STATE and others) else named
-        return {name.partition: self.cluster.believed(name).replica.place for name in chosen}
+        return {name.partition: self.cluster.choose_replica(name).replica.place for name in chosen}
 
     def coverage(self, topic: str) -> Coverage:
         """Report which partitions of a coordinator's topic are present."""
@@ -71,7 +71,7 @@ class Beside:
     def end_of(self, name: TopicPartition, offset: int) -> ConsumerLogEnd | None:
         """Return the end of a partition's log for a consumer at an offset, or None if the partition is missing.
 
-        The log is the leader's by the metadata; without it, that of the replica to believe. The end is the high
+        The log is the leader's by the metadata; without it, the log of the newest replica. The end is the high
         watermark of the log directory's checkpoint. It is the log end if the checkpoint has no entry, or if the
         partition has no other replica, because a checkpoint may be some seconds old. It is also the log end if the
         consumer's offset is above both, or if the log has lost records and ends below its checkpoint: then a load
@@ -79,7 +79,7 @@ class Beside:
         """
         if not self.cluster.replicas(name):
             return None
-        replica = self.cluster.leader(name) or self.cluster.believed(name).replica
+        replica = self.cluster.leader(name) or self.cluster.choose_replica(name).replica
         mark = replica.high_watermark
         if mark is not None and replica.node.replica_count(name) != 1:
             end = self._log_end(replica)
@@ -164,7 +164,7 @@ def coverage_of(cluster: Cluster, topic: str, here: tuple[int, ...]) -> Coverage
 def brokers_lines(brokers: Sequence[str]) -> Iterator[str]:
     """Yield a line about the brokers whose directories were read; none for a single broker."""
     if len(brokers) > 1:
-        how = "of several replicas, that of the newest leader epoch and the highest end is read"
+        how = "of each partition the newest replica is read: newest leader epoch, then highest end"
         yield f"{brokers_text(brokers)}; {how}"
 
 

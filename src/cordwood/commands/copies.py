@@ -59,7 +59,7 @@ def explain_full_disk(fs: TargetStore, output: str) -> Iterator[None]:
             what = str(error)
         elif is_full(error):
             what = f"{error.strerror or error}: {error.filename or output}"
-            what += ". Nothing was changed, and nothing is left of what was written"
+            what += ". Nothing was changed, and all written files are removed"
         else:
             raise
         others = map(left_by_another_run, leftovers(fs, output))
@@ -115,7 +115,7 @@ def run_tasks(
     if on_plan is not None:
         on_plan(plan, sum(task.size_bytes for task in tasks))
     outcomes = jobs.clean(tasks, outputs, discard=discard)
-    stop_if_lost(outcomes, "Nothing was changed, and nothing is left of what was written")
+    stop_if_lost(outcomes, "Nothing was changed, and all written files are removed")
     return {**failed, **{task.path: outcome for task, outcome in zip(tasks, outcomes, strict=True)}}
 
 

@@ -166,7 +166,7 @@ def _missing_replicas(clusters: Sequence[Cluster], chosen: Selection) -> Iterato
             missing.setdefault(broker, []).append(name)
     for broker, names in sorted(missing.items()):
         what = f"broker {broker} has replicas of {number(len(names), 'partition')}"
-        yield f"{what} ({names_text(list(map(str, names)))}), and none of its directories with them is given"
+        yield f"{what} ({names_text(list(map(str, names)))}), and no given directory has them"
 
 
 def _with_traces(files: Sequence[_FileToCheck], checked: Sequence[CheckedFile]) -> Iterator[ReplicaTraces]:
@@ -246,7 +246,7 @@ def _look_at_all(
     for path in late:
         done[path] = SearchedFile(path, problems=["it appeared or changed too often to be looked at"])
     grown = [file.path for file in changed if file.path not in late]
-    notes = [f"it is being written to; what was added later was not looked at: {path}" for path in grown]
+    notes = [f"it is being written to; later bytes were not searched: {path}" for path in grown]
     return files, done, notes
 
 
@@ -383,8 +383,8 @@ _OF_RECORDS = (TraceKind.RECORD, TraceKind.TOMBSTONE)
 _OF_FILES: Mapping[Role, str] = {
     Role.WORK: "left by a run of Cordwood that was stopped: the next clean of the partition removes it",
     Role.KEPT: "kept by a clean, for cordwood undo: remove the folder once nothing has to be restored",
-    Role.KEY_INDEX: "cordwood index makes it anew from what the segment has now, and --drop removes it",
-    Role.OTHER: "no clean changes it: remove the file, or what is in it",
+    Role.KEY_INDEX: "cordwood index makes it again from the segment's present records, and --drop removes it",
+    Role.OTHER: "no clean changes it: remove the file, or the key from it",
 }
 _OF_STATES: Mapping[DirectoryState, str] = {
     DirectoryState.STRAY: "no broker uses the directory: remove it",

@@ -75,13 +75,13 @@ def get(
     coder = Coder(options.key_as, fs)
     forms = {key: coder.encode(key) for key in keys}
     cluster = open_cluster(fs, paths, chosen, options.replicas)
-    selected, beliefs = select_replicas(cluster, given, chosen, options.replicas.replica)
+    selected, choices = select_replicas(cluster, given, chosen, options.replicas.replica)
     places = [place for place in selected if _may_have_keys(place)]
     if not places:
         raise NotFoundError(f"There is no partition of any topic in {', '.join(given)}")
     root = options.index_place.root(fs, [place.path for place in places])
     healer = Healer(options.replicas.heal)
-    know_replicas(healer, beliefs.values())
+    know_replicas(healer, choices.values())
     now_ms = clock() if options.now_ms is None else options.now_ms
     search = _Search(cluster, options, now_ms, root, on_progress, healer)
     order = {key: at for at, key in enumerate(dict.fromkeys(itertools.chain.from_iterable(forms.values())))}
@@ -103,7 +103,7 @@ def get(
         tuple(search.searched),
         tuple(search.notes),
         tuple(search.problems),
-        tuple(ReadReplica.of(belief) for belief in beliefs.values() if belief.replica.path in searched),
+        tuple(ReadReplica.of(choice) for choice in choices.values() if choice.replica.path in searched),
         healer.logs,
     )
 

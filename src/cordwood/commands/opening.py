@@ -19,7 +19,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
-from cordwood.storage.node.cluster import Belief, Cluster
+from cordwood.storage.node.cluster import ChosenReplica, Cluster
 from cordwood.storage.node.directory import PathKind, look, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.tier.store import NOT_COPIED_FROM_TIER
@@ -65,8 +65,8 @@ def _check_topics_of_configs(cluster: Cluster, paths: Sequence[str]) -> None:
 def open_to_copy(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
     """Open directories as `open_node` does, with the partitions that a cleaned copy has.
 
-    With a tier, those by which a broker that starts on the copy would delete remote segments of the original are left
-    out.
+    With a tier, the copy leaves out the partitions that would make a broker on it delete remote segments of the
+    original.
     """
     node = open_node(fs, paths, selection)
     if not node.has_tier:
@@ -86,17 +86,17 @@ def select_partitions(
 
 
 def select_believed(cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions) -> Sequence[LocatedPartition]:
-    """Return the selected partitions within the paths; of several brokers, each partition's replica to believe."""
+    """Return the selected partitions within the paths; of several brokers, each partition's newest replica."""
     return select_replicas(cluster, paths, chosen, None)[0]
 
 
 def select_replicas(
     cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions, broker: str | None
-) -> tuple[Sequence[LocatedPartition], Mapping[TopicPartition, Belief]]:
+) -> tuple[Sequence[LocatedPartition], Mapping[TopicPartition, ChosenReplica]]:
     """Return the selected partitions within the paths, and of several brokers the choice among their replicas.
 
     Args:
-        broker: name of the broker whose replicas the user wants; None: those to believe.
+        broker: name of the broker whose replicas the user wants; None: the newest replicas.
 
     Raises:
         NotFoundError: no partition was selected, or the broker has no replica of one.
@@ -108,8 +108,8 @@ def select_replicas(
     if cluster.is_one_broker:
         return places, {}
     names = {place.name.topic_partition for place in places if place.name is not None}
-    beliefs = {name: cluster.believed(name, broker) for name in cluster.partitions if name in names}
-    return [one.replica.place for one in beliefs.values()], beliefs
+    choices = {name: cluster.choose_replica(name, broker) for name in cluster.partitions if name in names}
+    return [one.replica.place for one in choices.values()], choices
 
 
 #: With fewer partitions of several brokers, one process is as fast.
@@ -154,8 +154,8 @@ def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
     slots = slots_of(memory)
     keys = keys_max(slots, factor)
     if keys < 1:
-        what = f"An offset map of {memory} bytes, of which {100 * factor:g} % may be filled, has no room for a key"
-        raise RequestError(f"{what} ({source}): no clean would come any further")
+        what = f"An offset map of {memory} bytes, filled to at most {100 * factor:g} %, has no room for a key"
+        raise RequestError(f"{what} ({source}): no clean could advance")
     return OffsetMapSize(slots, factor, keys, source)
 
 
@@ -185,7 +185,7 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
     Args:
         path: the partition's directory.
         index_dir: folder of key indexes, with a folder for each partition; default: in the directory itself.
-        fs: the store; default: the one that the path names.
+        fs: the store; default: the store of the path.
 
     Raises:
         NotFoundError: there is no such directory, or no segment in it.

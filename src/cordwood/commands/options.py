@@ -77,7 +77,7 @@ class TierPlace:
         str | None,
         Option(
             "Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and key "
-            "prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.",
+            "prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.",
             metavar="DIR|URL",
         ),
     ] = None
@@ -198,8 +198,8 @@ class NamedReplica(NamedBrokers):
     replica: Annotated[
         str | None,
         Option(
-            "Read the replicas of the broker with this name. Default: of each partition the one with the newest leader "
-            "epoch and, of these, the highest end.",
+            "Read the replicas of the broker with this name. Default: the newest replica of each partition, with the "
+            "newest leader epoch, then the highest end.",
             metavar="NAME",
         ),
     ] = None
@@ -524,7 +524,7 @@ class CopyOptions:
         Literal["broker", "cluster"],
         Option(
             "A copy of the directories of one `broker`, the default; or of a `cluster`: one replica of each partition, "
-            "the one to believe, in one directory on which a single broker starts.",
+            "the newest, in one directory on which a single broker starts.",
             metavar="broker|cluster",
         ),
     ] = "broker"
@@ -635,7 +635,7 @@ class CompareOptions:
     sample: Annotated[
         float,
         Option(
-            "Compare the values of this share of the keys, other ones in each run. Batches are compared all the same. "
+            "Compare the values of this share of the keys, chosen anew in each run. All batches are compared. "
             "Default: 1, all keys.",
             metavar="SHARE",
         ),
@@ -690,8 +690,8 @@ class GetOptions:
     key_as: Annotated[
         str,
         Option(
-            f"The type of keys, given and shown: {DECODERS}. Text after hex: or base64: always stands for bytes. "
-            "Default: utf8.",
+            f"The type of keys, given and shown: {DECODERS}. Text after hex: or base64: is always bytes. Default: "
+            "utf8.",
             metavar="DECODER",
         ),
     ] = "utf8"
@@ -711,7 +711,7 @@ class EraseCheckOptions:
     key_as: Annotated[
         str,
         Option(
-            f"The type of keys: {DECODERS}. Text after hex: or base64: always stands for bytes. Default: utf8.",
+            f"The type of keys: {DECODERS}. Text after hex: or base64: is always bytes. Default: utf8.",
             metavar="DECODER",
         ),
     ] = "utf8"

@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.common.text import printable
 from cordwood.storage.log.healing import HealedLog, Healer, OtherReplica
-from cordwood.storage.node.cluster import Belief
+from cordwood.storage.node.cluster import ChosenReplica
 from cordwood.storage.node.read_replica import ReadReplica
 
 #: Maximum number of partitions whose replicas are listed for people.
@@ -16,7 +16,7 @@ _SHOWN = 20
 
 
 def replica_lines(replicas: Sequence[ReadReplica]) -> Iterator[str]:
-    """Yield a line for each of the first partitions, and the number of the others; none for a single broker."""
+    """Yield a line for each of the first partitions, and the number of further ones; no lines for a single broker."""
     yield from (printable(str(one)) for one in replicas[:_SHOWN])
     if len(replicas) > _SHOWN:
         yield f"and {len(replicas) - _SHOWN:,} more partitions, which --json lists"
@@ -37,13 +37,13 @@ def replica_documents(replicas: Iterable[ReadReplica]) -> list[dict[str, Any]]:
     ]
 
 
-def know_replicas(healer: Healer, beliefs: Iterable[Belief]) -> None:
+def know_replicas(healer: Healer, choices: Iterable[ChosenReplica]) -> None:
     """Give the healer the other replicas of the partitions that are read.
 
     Raises:
         OSError, NotFoundError: a chosen replica is unreadable.
     """
-    for one in beliefs:
+    for one in choices:
         healer.know(one.replica.log, [OtherReplica(other.broker, other.path) for other in one.others])
 
 

@@ -117,12 +117,12 @@ def prepare(
     paths = [fs.absolute_path(path) for path in paths]
     named = [(name, fs.absolute_path(path)) for name, path in options.replicas.named]
     cluster = Cluster.open(fs, paths, options.metadata, named=named)
-    places, beliefs = partitions_of(
+    places, choices = partitions_of(
         cluster, options.replicas.with_paths(paths), options.topic, options.replicas.replica
     )
 
     healer = Healer() if healer is None else healer
-    know_replicas(healer, beliefs)
+    know_replicas(healer, choices)
 
     def each(
         do: Callable[[SegmentTask], SegmentHeaders], tasks: Sequence[SegmentTask], sizes: Sequence[int]
@@ -151,7 +151,7 @@ def prepare(
         healer=healer,
         counters=counters,
     )
-    point = replace(point, replicas=tuple(map(ReadReplica.of, beliefs)))
+    point = replace(point, replicas=tuple(map(ReadReplica.of, choices)))
     return PreparedTable(point, cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES)), rows_format)
 
 

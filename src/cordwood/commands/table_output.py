@@ -57,13 +57,13 @@ def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -
     binary = [field.name for field in schema if pa.types.is_binary(field.type)]
     if format_name.lower() == "csv" and binary:
         raise RequestError(
-            f"--format csv: the {' and the '.join(binary)} is bytes, for which CSV has no place. Decode it as "
+            f"--format csv: the {' and the '.join(binary)} is bytes, which CSV cannot hold. Decode it as "
             f"{' or '.join(f'--{name} hex' for name in binary)}, or give json or parquet"
         )
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if format_name.lower() == "csv" and nested:
         raise RequestError(
-            f"--format csv: the {' and the '.join(nested)} has fields, for which CSV has no place. Give json or parquet"
+            f"--format csv: the {' and the '.join(nested)} has fields, which CSV cannot hold. Give json or parquet"
         )
 
 

@@ -30,7 +30,7 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.healing import Healer
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.view import LogSource, LogView
-from cordwood.storage.node.cluster import Belief, Cluster
+from cordwood.storage.node.cluster import ChosenReplica, Cluster
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.newest import SegmentHeaders, SegmentTask, TableSlice, read_segment_headers, transactions_of
@@ -83,11 +83,11 @@ class TablePoint:
 
 def partitions_of(
     cluster: Cluster, paths: Sequence[str], topic: str | None, broker: str | None = None
-) -> tuple[dict[int, LocatedPartition], tuple[Belief, ...]]:
+) -> tuple[dict[int, LocatedPartition], tuple[ChosenReplica, ...]]:
     """Return the partitions of a topic, by number; and of several brokers the choice among their replicas.
 
     Args:
-        broker: name of the broker whose replicas the user wants; None: those to believe.
+        broker: name of the broker whose replicas the user wants; None: the newest replicas.
 
     Raises:
         NotFoundError: the topic is missing, or the broker has no replica of a partition.
@@ -119,8 +119,8 @@ def partitions_of(
                 raise RequestError(f"{name} is there twice: {twin.path}, {place.path}. Name one of them")
     if cluster.is_one_broker:
         return {name.partition: place for (name, _), place in sorted(found.items())}, ()
-    beliefs = tuple(cluster.believed(name, broker) for name in sorted({name for name, _ in found}))
-    return {one.replica.name.partition: one.replica.place for one in beliefs}, beliefs
+    choices = tuple(cluster.choose_replica(name, broker) for name in sorted({name for name, _ in found}))
+    return {one.replica.name.partition: one.replica.place for one in choices}, choices
 
 
 # ---- the point -------------------------------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def _open(
     if before is not None:
         if before < start:
             raise RequestError(
-                f"{place.path}: the earlier table ends at offset {before}, and the log starts at {start} by now. What "
-                "came in between is gone; make the whole table again"
+                f"{place.path}: the earlier table ends at offset {before}, and the log starts at {start} by now. The "
+                "records in between are deleted; make the whole table again"
             )
         start = before
     path, live = fs.absolute_path(place.path), place.directory.live
@@ -298,7 +298,7 @@ def _end(
     if end < opened.log.log_start_offset:
         raise RequestError(
             f"{opened.place.path}: there is no table as of {what}; the log starts at {opened.log.log_start_offset}, "
-            "and what was before is gone"
+            "as earlier records are deleted"
         )
     if end < opened.start_offset:
         raise RequestError(
@@ -424,13 +424,13 @@ def _notes(node: Node, opened: _Opened, end: int, earlier: Earlier | None, now_m
         if earlier.end_ms is None or now_ms - earlier.end_ms >= retention_ms:
             raise RequestError(
                 f"{opened.place.path} was cleaned up to offset {cleaned} since {earlier.where} was made, longer ago "
-                f"than tombstones are kept (delete.retention.ms={retention_ms}). So some deletes may be gone; make the "
-                "whole table again"
+                f"than tombstones are kept (delete.retention.ms={retention_ms}). So tombstones may be missing; make "
+                "the whole table again"
             )
     if opened.start_offset < end < cleaned:
         return [
-            f"{name.topic_partition} was cleaned up to offset {cleaned}: values that were there at offset {end} may be "
-            "gone, where their keys were written again before that"
+            f"{name.topic_partition} was cleaned up to offset {cleaned}: values as of offset {end} may be missing, if "
+            "their keys were written again below that offset"
         ]
     return []
 

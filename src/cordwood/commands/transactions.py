@@ -340,7 +340,7 @@ ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
 #: The meaning of each outlook, and the advice.
 MEANINGS: Mapping[Outlook, str] = {
     Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until it is aborted:",
-    Outlook.UNKNOWN: "__transaction_state does not tell: some of it is not here, or could not be read",
+    Outlook.UNKNOWN: "unknown: a part of __transaction_state is not here, or could not be read",
     Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
     Outlook.OPEN: "its producer ends it, or its coordinator aborts it when its timeout is over. If the producer is "
     "gone, a new one with its transactional id aborts it, or kafka-transactions.sh forceTerminateTransaction",
@@ -354,7 +354,7 @@ def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str
     if listing.state_topic.partitions:
         yield f"{listing.state_topic.topic}: {coverage_text(listing.state_topic)}"
     else:
-        yield f"no partition of {listing.state_topic.topic} is here, so only what the logs say is known"
+        yield f"no partition of {listing.state_topic.topic} is here, so only the logs' own facts are shown"
     yield ""
     if all_ids:
         yield from table(*cells_of(ID_COLUMNS, listing.transactional_ids))

@@ -121,7 +121,7 @@ def _twins(
     mine = [place for place in was.places if is_asked_for(place, topics, partitions)]
     theirs = [place for place in now.places if is_asked_for(place, topics, partitions)]
     if not mine:
-        raise NotFoundError(f"No partition in {', '.join(one.path for one in was.directories)} was asked for")
+        raise NotFoundError(f"No partition in {', '.join(one.path for one in was.directories)} was selected")
     if len(mine) == len(theirs) == 1:
         return [(mine[0], theirs[0])], []
     left = {posixpath.basename(place.path): place for place in theirs}
@@ -221,9 +221,7 @@ def _checkpoints(twins: Sequence[tuple[LocatedPartition, LocatedPartition]]) -> 
             yield Violation(ViolationKind.CHECKPOINT, what, theirs.directory.path, now)
         clean = theirs.directory.cleaner_offsets.get(name)
         if clean is not None and clean > max(active, mine.directory.cleaner_offsets.get(name, 0)):
-            what = (
-                f"the cleaner's checkpoint says that all is clean up to {clean}; the active segment starts at {active}"
-            )
+            what = f"the cleaner's checkpoint is {clean}, above the start of the active segment, {active}"
             yield Violation(ViolationKind.CHECKPOINT, what, theirs.directory.path, clean)
 
 

@@ -1,1 +1,1 @@
-"""Small shared values: errors, configs, types, text, clock, options, threads. Imports nothing else of Cordwood."""
+"""Small shared values: errors, configs, types, text, clock, options, threads. Imports no other package of Cordwood."""

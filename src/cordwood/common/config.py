@@ -444,7 +444,7 @@ def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
 
     nearest = difflib.get_close_matches(name, list(known), n=1)
     hint = f" Did you mean {nearest[0]}?" if nearest else ""
-    return ConfigError(f"{name} is not a config of Kafka 4.3.1 that Cordwood knows.{hint}")
+    return ConfigError(f"{name} is not a config of Kafka 4.3.1, or not one that Cordwood uses.{hint}")
 
 
 # ---- reading layers --------------------------------------------------------------------------------------------------

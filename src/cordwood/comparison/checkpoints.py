@@ -1,4 +1,4 @@
-"""Finds checkpoints that do not fit their log, with what a broker does when it loads it."""
+"""Finds checkpoints that do not fit their log; each message has a broker's reaction when it loads the log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cordwood.comparison.values import Difference, DifferenceKind, ReplicaState,
 def impossible_checkpoints(state: ReplicaState) -> Iterator[Difference]:
     """Yield a difference for each checkpoint of a replica that no broker leaves behind.
 
-    A log that ends below its own high watermark has lost acknowledged records, and one that ends below its log start
-    will be emptied: consumers see both.
+    A log that ends below its own high watermark has lost acknowledged records. If a log ends below its log start, its
+    broker will delete all of it. Consumers see both.
     """
     replica, end = state.replica, state.end
 
@@ -24,13 +24,13 @@ def impossible_checkpoints(state: ReplicaState) -> Iterator[Difference]:
     elif state.committed > end:
         what = (
             f"the high watermark, {state.committed}, is above the log's end, {end}: a broker lowers it, and if it "
-            "leads, the others truncate their logs"
+            "leads, its followers truncate their logs"
         )
         yield differs(DifferenceKind.TRUNCATED, state.committed, what)
     elif replica.recovery_point is not None and replica.recovery_point > end:
         what = (
-            f"the recovery point, {replica.recovery_point}, is above the log's end, {end}: records that were on the "
-            "disk are gone; a broker lowers it"
+            f"the recovery point, {replica.recovery_point}, is above the log's end, {end}: the log has lost records "
+            "that were on the disk; a broker lowers it"
         )
         yield differs(DifferenceKind.CHECKPOINT, replica.recovery_point, what)
     if replica.clean_below is not None and replica.clean_below > end:

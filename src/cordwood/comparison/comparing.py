@@ -1,16 +1,18 @@
-"""Compares the replicas of partitions, each with the believed one.
+"""Compares each replica of a partition with the newest one.
 
-    look       lineage, checkpoints, and the offsets that both have and know to be committed
-    batches    per range of offsets: whether both have the same batches; for most pairs that is all
-    records    per range: entries of keys, transactions, and what no cleaner explains
-    markers    per pair: which transactions committed, and markers that are missing
+    look       lineage, checkpoints, and the committed offsets that both have
+    batches    per range of offsets: whether both have the same batches; most comparisons end here
+    records    per range: entries of keys, transactions, and differences that no cleaner explains
+    markers    per pair: which transactions committed, and missing markers
     keys       per hash range: each key's last committed value in both
 
-All is as of one offset, the end: the lowest high watermark, or where the replicas diverge. What is above it is read
-only to explain gaps: a replica that is ahead may have removed a record for a newer one up there.
+The comparison is as of one offset, its end: the lower high watermark, or the offset at which the replicas diverge.
+Records above the end are read only to explain gaps: a replica that is ahead may have removed a record because a newer
+record of its key is up there.
 
-A range with damage is compared again without the damaged offsets, and a pair whose batches show other leader epochs
-again up to there. Memory and files are bounded as in a proof, whose reading this shares; its rules are its own.
+If a range has damage, the pair is compared again without the damaged offsets. If the leader epochs of batches differ,
+the pair is compared again up to that offset. This package shares the proof's reading, so memory and files are bounded
+alike; it has its own rules.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from cordwood.storage.log.view import LogView
 
 #: One task compares a whole partition up to this number of bytes of all replicas.
 WHOLE_BYTES = RANGE_BYTES
-#: Most entries of a range that stay in memory, in a task of a range and in a task of a whole partition.
+#: Maximum number of entries of a range in memory, in a task of a range and in a task of a whole partition.
 HERE_MAX, WHOLE_HERE_MAX = 1 << 12, CHUNK_ENTRIES
 #: Approximate minimum size of a record with a key, to bound the number of keys in a log.
 _RECORD_BYTES = 32
@@ -73,7 +75,7 @@ class Partition:
 
     Attributes:
         name: None if the directories are not named like a partition.
-        replicas: at least two; the first one is believed.
+        replicas: at least two, the newest one first.
         compacted, cleaned_below: see `ReplicaPair`.
     """
 
@@ -91,7 +93,7 @@ def compare_partitions(
     Args:
         each: runs tasks, `cores` of them at a time.
         fs: the store that has all replicas.
-        sample: the keys to compare; batches are compared whatever their keys.
+        sample: the keys to compare; all batches are compared.
 
     Raises:
         NoSpaceError: the disk of the scratch folder is full.
@@ -136,7 +138,7 @@ def _compare_whole(site: TaskSite, sample: Sample, partition: Partition) -> Part
 
 
 def state_of(replica: Replica, fs: Store) -> ReplicaState:
-    """Look at a replica."""
+    """Return the state of a replica, from its files and checkpoints."""
     log = replica.side.open(fs)
     try:
         epochs = read_leader_epochs(fs, log.path)
@@ -160,13 +162,13 @@ class _Tasks:
 
 def _compare_one(tasks: _Tasks, fs: Store, partition: Partition, sample: Sample) -> PartitionComparison:
     states = [state_of(one, fs) for one in partition.replicas]
-    believed, *others = states
+    newest, *others = states
     pairs = []
     for state in others:
-        pair = ReplicaPair(believed.replica, state.replica, partition.compacted, partition.cleaned_below)
-        pairs.append(_PairComparison(tasks, fs, pair, believed, state, sample).result())
+        pair = ReplicaPair(newest.replica, state.replica, partition.compacted, partition.cleaned_below)
+        pairs.append(_PairComparison(tasks, fs, pair, newest, state, sample).result())
     checkpoints = [(state.replica.name, one) for state in states for one in impossible_checkpoints(state)]
-    return PartitionComparison(partition.name, believed.replica.name, tuple(states), tuple(pairs), tuple(checkpoints))
+    return PartitionComparison(partition.name, newest.replica.name, tuple(states), tuple(pairs), tuple(checkpoints))
 
 
 class _DivergesError(Exception):
@@ -188,7 +190,7 @@ class _PairComparison:
     tasks: _Tasks
     fs: Store
     pair: ReplicaPair
-    believed: ReplicaState
+    newest: ReplicaState
     other: ReplicaState
     sample: Sample
     findings: Findings = field(default_factory=Findings)
@@ -198,12 +200,12 @@ class _PairComparison:
     damage: tuple[list[Interval], list[Interval]] = field(default_factory=lambda: ([], []))
 
     def result(self) -> PairResult:
-        states = self.believed, self.other
+        states = self.newest, self.other
         self.start = max(one.start for one in states)
         self.end = max(min(*(one.committed for one in states), *(one.end for one in states)), self.start)
         ids = [one.replica.topic_id for one in states]
         if None not in ids and ids[0] != ids[1]:
-            what = f"its topic id is {ids[1]}; the believed replica's is {ids[0]}"
+            what = f"its topic id is {ids[1]}; the newest replica's is {ids[0]}"
             self.end = self.start
             self.findings.differ(Difference(DifferenceKind.TOPIC, Role.OTHER, self.start, self.start, 0, what=what))
         else:
@@ -213,22 +215,22 @@ class _PairComparison:
         sums: dict[str, int] = {name: self.findings.sums.get(name, 0) for name in Sum}
         order = [kind for kind in DifferenceKind if kind in self.findings.totals]
         totals = {kind: self.findings.totals[kind] for kind in order}
-        return PairResult(self.believed, self.other, self.start, self.end, named, totals, sums)
+        return PairResult(self.newest, self.other, self.start, self.end, named, totals, sums)
 
     def _lineage(self) -> None:
-        states = self.believed, self.other
+        states = self.newest, self.other
         found = divergence_of(*states)
         if found is not None and found.offset < max(one.committed for one in states):
             self._diverged(found.offset)
         elif found is not None:
-            self.findings.sum(Sum.OFFSETS_UNCOMMITTED, found.believed_offsets + found.other_offsets)
+            self.findings.sum(Sum.OFFSETS_UNCOMMITTED, found.newest_offsets + found.other_offsets)
             self.end = max(min(self.end, found.offset), self.start)
         self.findings.sum(Sum.OFFSETS_BELOW, sum(max(self.start - one.start, 0) for one in states))
         if found is None:
             self.findings.sum(Sum.OFFSETS_ABOVE, sum(max(one.end - self.end, 0) for one in states))
 
     def _diverged(self, offset: int) -> None:
-        beyond = [max(one.end - offset, 0) for one in (self.believed, self.other)]
+        beyond = [max(one.end - offset, 0) for one in (self.newest, self.other)]
         self.end = max(min(self.end, offset), self.start)
         self.findings.differ(
             Difference(DifferenceKind.DIVERGED, Role.OTHER, offset, offset + max(beyond), beyond[1], beyond[0])
@@ -238,7 +240,7 @@ class _PairComparison:
 
     def _records(self) -> None:
         """Compare batches and, unless they are equal, records."""
-        # Each attempt but those after lost files knows more damage, or a lower end.
+        # An attempt follows lost files, newly found damage, or a lower end.
         losses = 0
         while losses < ATTEMPTS:
             known = sum(map(len, self.damage))
@@ -257,7 +259,7 @@ class _PairComparison:
 
     def _compared(self, findings: Findings) -> bool:
         """Compare all ranges once; return False if a file of a task was lost."""
-        log = self.believed.replica.side.open(self.fs)
+        log = self.newest.replica.side.open(self.fs)
         cuts = {offset for some in self.damage for one in some for offset in (one.first, one.end)}
         parts = ranges_between(log, self.start, self.end, self._cuts(cuts), range_bytes=RANGE_BYTES)
         unjudged = [part for part in parts if self._is_damaged(part)]
@@ -285,11 +287,11 @@ class _PairComparison:
         return any(one.first <= part.start < one.end for some in self.damage for one in some)
 
     def _compare_ranges(self, todo: Sequence[tuple[PairRange, How]], findings: Findings, *, skips_damage: bool) -> bool:
-        size_bytes = sum(one.size_bytes for one in (self.believed, self.other))
+        size_bytes = sum(one.size_bytes for one in (self.newest, self.other))
         rules = KeyRules.of(size_bytes // _RECORD_BYTES)
         has_keys, keyless_stay, cleaned_below = self._cleaning()
         if has_keys:
-            above = [(How.BELIEVED_ABOVE, self.believed), (How.OTHER_ABOVE, self.other)]
+            above = [(How.NEWEST_ABOVE, self.newest), (How.OTHER_ABOVE, self.other)]
             todo = [
                 *todo,
                 *(
@@ -338,20 +340,20 @@ class _PairComparison:
             raise _DivergesError(min(diverged))
 
     def _cleaning(self) -> tuple[bool, bool, int]:
-        """Return what cleaners may have removed.
+        """Return the records that cleaners may have removed.
 
         Returns:
-            whether keys are compared; whether records without a key must be there; the offset from which on no cleaner
-            has removed a record.
+            whether to compare keys; whether both replicas must have all records without a key; the lowest offset above
+            all cleaned records.
         """
-        was_cleaned = any(one.clean_below is not None for one in (self.pair.believed, self.pair.other))
+        was_cleaned = any(one.clean_below is not None for one in (self.pair.newest, self.pair.other))
         if self.pair.compacted is False and not was_cleaned:
             return False, False, 0
         cleaned_below = self.end if self.pair.cleaned_below is None else self.pair.cleaned_below
         return True, not self.pair.compacted and not was_cleaned, cleaned_below
 
     def _lost(self, runs: Sequence[Run]) -> tuple[list[range], list[range]]:
-        """Return the offsets that each replica is known to miss."""
+        """Return the offsets that each replica lacks by the earlier steps."""
         found: tuple[list[range], list[range]] = ([], [])
         for run in runs:
             if not run.fields:
@@ -368,16 +370,16 @@ class _PairComparison:
         lost: tuple[Sequence[range], Sequence[range]],
         findings: Findings,
     ) -> bool:
-        believed = other = OffsetKinds()
+        newest = other = OffsetKinds()
         if steps:
-            item = (steps, self.end, (self.believed.end, self.other.end), lost)
+            item = (steps, self.end, (self.newest.end, self.other.end), lost)
             (judged,) = self.tasks.run(_judge_markers, [item], [0])
             if isinstance(judged, Lost):
                 return False
             assert isinstance(judged, MarkerFindings)
             findings.add(judged.findings)
-            believed, other = judged.believed, judged.other
-        shares = [*_shared(keys, rules, believed, other, self.tasks.cores)]
+            newest, other = judged.newest, judged.other
+        shares = [*_shared(keys, rules, newest, other, self.tasks.cores)]
         results = self.tasks.run(_judge_keys, shares, [_entries(one.chunks) for one in shares])
         for one in results:
             if isinstance(one, Lost):
@@ -385,7 +387,7 @@ class _PairComparison:
             findings.add(one)
         return True
 
-    # ---- words -------------------------------------------------------------------------------------------------------
+    # ---- the report --------------------------------------------------------------------------------------------------
 
     def _report_damage(self) -> None:
         for role, some in zip(Role, self.damage, strict=True):
@@ -395,10 +397,10 @@ class _PairComparison:
                 )
 
     def _with_key(self, one: Difference) -> Difference:
-        """Return a difference of a key with its key, which is read from the log that has the record."""
+        """Return a difference of a key with its key, from the log that has the record."""
         if one.offsets is None:
             return one
-        holder = Role.BELIEVED if one.offsets[0] == one.offset else Role.OTHER
+        holder = Role.NEWEST if one.offsets[0] == one.offset else Role.OTHER
         return replace(one, key=key_at(self.pair.of(holder).side.open(self.fs), one.offset))
 
 
@@ -407,7 +409,7 @@ class _PairComparison:
 
 def _logs(site: TaskSite, pair: ReplicaPair) -> tuple[LogView, LogView]:
     fs = site.open()
-    return pair.believed.side.open(fs), pair.other.side.open(fs)
+    return pair.newest.side.open(fs), pair.other.side.open(fs)
 
 
 def _compare_batches(site: TaskSite, item: tuple[PairRange, ReplicaPair, bool]) -> EqualBatches:
@@ -438,7 +440,7 @@ def _entries(chunks: Iterable[Kept]) -> int:
 
 
 def _shared(
-    chunks: Sequence[Kept], rules: KeyRules, believed: OffsetKinds, other: OffsetKinds, cores: int
+    chunks: Sequence[Kept], rules: KeyRules, newest: OffsetKinds, other: OffsetKinds, cores: int
 ) -> Iterable[KeyTask]:
     """Divide the hash ranges of a pair between tasks."""
     hash_ranges = rules.hash_ranges
@@ -446,4 +448,4 @@ def _shared(
     edges = [hash_ranges * at // count for at in range(count + 1)]
     for first, end in itertools.pairwise(edges):
         some = tuple(chunk.sections(2 * first, 2 * end) for chunk in chunks)
-        yield KeyTask(some, end - first, believed, other)
+        yield KeyTask(some, end - first, newest, other)

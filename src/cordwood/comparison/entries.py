@@ -1,7 +1,7 @@
 """Makes the key entries of two replicas; `kernels.two_sides` defines their flags.
 
-The kernels that read logs mark a record as removed or remaining, see `last_records`. For replicas that means *only
-here* or *in both*; flags for the rest are set afterwards.
+The kernels that read logs mark a record as removed or remaining, see `last_records`. For replicas these marks mean
+*only here* and *in both*. This module sets the other flags afterwards.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class SidedEntries:
     """Makes entries for the records of two replicas, and divides them by hash range; see `KeyEntries`.
 
     Attributes:
-        first: the replica that the pass reads as *before*; records that it lacks are added by `add`.
-        excused: whether the records only explain gaps; then `first` says of which replica, and None of both.
+        first: the replica that the pass reads as *before*; `add_other` adds records that it lacks.
+        excused: whether the records only explain gaps, in the replica `first`, or in both if that is None.
         points: uint64[2], the points of the rules.
     """
 
     rules: KeyRules
     writer: ScratchWriter
-    first: Role | None = Role.BELIEVED
+    first: Role | None = Role.NEWEST
     excused: bool = False
     between: Int64Array = field(default_factory=lambda: _ALL_OFFSETS)
     sample: Sample = field(default_factory=Sample)
@@ -139,7 +139,7 @@ class SidedEntries:
         divide(entries, self.rules.hash_ranges, target, starts)
         self._used = 0
         singles = int(np.diff(starts)[::2].max())
-        # As in a proof; but of two replicas' records each key needs the last one of each.
+        # Drop older entries of a key, as in a proof; but each key needs its last record in each replica.
         if self._may_drop_older and singles:
             target = target[: keep_last(target, starts, np.empty(2 << singles.bit_length(), np.int32))]
         self._may_drop_older = True

@@ -39,7 +39,7 @@ class Run:
     """Adjacent records that one replica misses, or that differ.
 
     Attributes:
-        role: the replica that misses them; of different ones, OTHER.
+        role: the replica that misses the records; OTHER for different records.
         first, end: offsets [first, end).
         data: number of records that are no control records.
         fields: bits of the fields that differ; 0 for missing records.
@@ -64,8 +64,8 @@ class PairJudge:
         has_keys: whether keys are compared at all.
         cleaned_below: no cleaner has removed a record from this offset on.
         keyless_stay: records without a key were not removed either, as the topic may never have been compacted.
-        runs: what no cleaner explains, in the order of offsets.
-        diverged_at: the lowest offset at which both have batches of different leader epochs; None if there is none.
+        runs: differences that no cleaner explains, in the order of offsets.
+        diverged_at: the lowest offset of batches with different leader epochs; None if all epochs are equal.
     """
 
     keys: SidedEntries
@@ -82,7 +82,7 @@ class PairJudge:
         return np.where(is_control(batches), 0, COUNTS if self.has_keys else 0).astype(np.uint8)
 
     def records(self, piece: Piece, there: BoolArray) -> None:
-        """Add records of *before*; `there`: the other one has them, too."""
+        """Add records of *before*; `there` marks records that the other replica has, too."""
         self.keys.add(piece, self.rules(piece.batches, 0), there)
 
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
@@ -117,7 +117,7 @@ class PairJudge:
         self.keys.excuse(_some(piece, missing), rules)
 
     def _missing(self, piece: Piece, alone: BoolArray, owner: Role | None, runs: list[Run]) -> BoolArray:
-        """Return which records of a replica the opposite one misses, and note them."""
+        """Note the records of a replica that the opposite one misses; return them as bool[records]."""
         assert owner is not None
         rows = piece.rows
         missing: BoolArray = alone & (rows["offset"] >= self.cleaned_below)
@@ -162,7 +162,7 @@ def _some(piece: Piece, chosen: BoolArray) -> Piece:
 def _note_runs(
     piece: Piece, chosen: BoolArray, role: Role, runs: list[Run], fields: npt.NDArray[np.uint8] | None = None
 ) -> None:
-    """Note the chosen records as runs of adjacent ones."""
+    """Note the chosen records as runs of adjacent records."""
     if not chosen.any():
         return
     edges = np.flatnonzero(np.diff(chosen.astype(np.int8), prepend=0, append=0))
@@ -195,10 +195,10 @@ def joined_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def difference_of(run: Run) -> Difference:
-    """Return the difference that a run is."""
+    """Return a run as a difference."""
     if run.fields:
         names = ", ".join(name for bit, name in _FIELDS.items() if run.fields & bit)
-        what, kind = f"other {names}", DifferenceKind.CHANGED
+        what, kind = f"different {names}", DifferenceKind.CHANGED
     else:
         what, kind = "", DifferenceKind.MISSING if run.data else DifferenceKind.MARKER
     return Difference(kind, run.role, run.first, run.end, run.records, key=run.key, what=what)

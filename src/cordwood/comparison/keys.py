@@ -1,15 +1,15 @@
 """Decides, for each key, whether two replicas agree on its last committed value.
 
-Of two replicas the one with the newer last record is right, whatever else they have: a cleaner removes a record only
-for a newer one, which both would have. One case is open: a replica has a value, and the other nothing. Then the key may
-have been deleted, and the tombstone removed since; or the value was lost. Here the believed replica is right.
+The replica with the newer last record is right: a cleaner removes a record only for a newer record of its key, and both
+replicas would have that. One case is open: one replica has a value, and the other has no record. Either the key was
+deleted, and its tombstone removed since; or the value was lost. Here the newest replica is right.
 
-    newer        the opposite one has    the opposite one
-    value        an older value          different
-    value        an older tombstone      lost
-    value        nothing                 lost, if the value is believed; else the value is resurrected
-    tombstone    an older value          resurrected
-    tombstone    nothing, a tombstone    agrees: nobody sees a difference
+    newer record    last record of the opposite replica    difference
+    value           an older value                         different
+    value           an older tombstone                     lost
+    value           none                                   lost, or resurrected if the other replica has the value
+    tombstone       an older value                         resurrected
+    tombstone       none, or a tombstone                   none: consumers see the same
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cordwood.kernels.two_sides import FREE_LOW, SIDES_SLOT, merge_sides, move_s
 class _LastOfBoth(KeyTable):
     """A table from a key's fingerprint to its last record in each replica, SIDES_SLOT[keys]."""
 
-    def __init__(self, believed: OffsetKinds, other: OffsetKinds, expected: int) -> None:
-        self._kinds = tuple(array for kinds in (believed, other) for array in (kinds.firsts, kinds.lasts, kinds.kinds))
+    def __init__(self, newest: OffsetKinds, other: OffsetKinds, expected: int) -> None:
+        self._kinds = tuple(array for kinds in (newest, other) for array in (kinds.firsts, kinds.lasts, kinds.kinds))
         super().__init__(expected)
 
     @override
@@ -64,7 +64,7 @@ class KeyTask:
 
     chunks: tuple[Kept, ...]
     hash_ranges: int
-    believed: OffsetKinds
+    newest: OffsetKinds
     other: OffsetKinds
 
 
@@ -72,7 +72,7 @@ def judge_keys(task: KeyTask, scratch: Scratch) -> Findings:
     """Merge and judge some hash ranges."""
 
     def table_for(expected: int) -> KeyTable:
-        return _LastOfBoth(task.believed, task.other, expected)
+        return _LastOfBoth(task.newest, task.other, expected)
 
     findings = Findings()
     for slots in merge_hash_ranges(task.chunks, task.hash_ranges, scratch, table_for):
@@ -88,19 +88,19 @@ def judge(slots: Slots, findings: Findings) -> None:
     tombstones = has & (codes & 1 == 1)
     values = has & ~tombstones
     same = codes[0] == codes[1]
-    lags = offsets[1] > offsets[0]  # the believed replica has the older last record
-    newest = offsets.max(axis=0)
-    excused = np.where(lags, slots["excused"], slots["other_excused"]) > newest
+    lags = offsets[1] > offsets[0]  # the newest replica has the older last record
+    latest = offsets.max(axis=0)
+    excused = np.where(lags, slots["excused"], slots["other_excused"]) > latest
     judged = ~same & ~excused
     findings.sum(Sum.KEYS_EQUAL, int((same & has[0]).sum()))
     findings.sum(Sum.KEYS_ABOVE, int((~same & excused).sum()))
     findings.sum(Sum.TOMBSTONES, int((judged & ~values.any(axis=0)).sum()))
     newer_has_value = np.where(lags, values[1], values[0])
     older_has_value, older_has_any = np.where(lags, values[0], values[1]), np.where(lags, has[0], has[1])
-    older = np.where(lags, int(Role.BELIEVED), int(Role.OTHER))
+    older = np.where(lags, int(Role.NEWEST), int(Role.OTHER))
     is_open = newer_has_value & ~older_has_any
     back = (~newer_has_value & older_has_value) | (is_open & lags)
-    # A value that only the other replica has is that one's fault.
+    # If only the other replica has the value, that replica is wrong.
     at_fault = np.where(is_open & lags, int(Role.OTHER), older)
     kinds = {
         DifferenceKind.RESURRECTED: back,

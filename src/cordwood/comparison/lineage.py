@@ -1,13 +1,13 @@
-"""Finds the offset at which two replicas stop having the same history, from their leader epochs.
+"""Finds the offset at which the histories of two replicas diverge, from their leader epochs.
 
-A leader epoch has one leader, so two replicas have the same records of an epoch that both know, up to the lower of its
-ends in both. From there on one of them was written by another leader:
+A leader epoch has one leader. So if both replicas have an epoch, they have the same records of it up to the lower of
+its two ends. From that offset on, another leader wrote one of the logs:
 
-    believed   0–99 epoch 0 │ 100–129 epoch 2
-    other      0–119 epoch 0                       diverged at 100: 20 offsets that the believed one never had
+    newest     0–99 epoch 0 │ 100–129 epoch 2
+    other      0–119 epoch 0                       diverged at 100: the other replica has 20 offsets of its own
 
-A follower finds the same offset when it asks its leader for the end of its last epoch, and truncates its log there. A
-replica that has a part of the other's history, and nothing else, only lags.
+A follower requests the end of its last epoch from its leader, gets the same offset, and truncates its log there. A
+replica only lags if its history is a part of the other's history.
 
 Source: Kafka AbstractFetcherThread.truncateToEpochEndOffsets, LeaderEpochFileCache.endOffsetFor.
 """
@@ -22,26 +22,26 @@ from cordwood.storage.formats.leader_epochs import LeaderEpochs
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The offset from which on two replicas have different histories.
+    """The first offset whose history differs between two replicas.
 
     Attributes:
-        believed_offsets, other_offsets: number of offsets from there on in each.
+        newest_offsets, other_offsets: number of offsets of each replica from that offset on.
     """
 
     offset: int
-    believed_offsets: int
+    newest_offsets: int
     other_offsets: int
 
 
-def divergence_of(believed: ReplicaState, other: ReplicaState) -> Divergence | None:
-    """Return where two replicas diverge; None if one only lags, or if their epochs do not show it."""
-    common = {one.epoch for one in believed.epochs.entries} & {one.epoch for one in other.epochs.entries}
+def divergence_of(newest: ReplicaState, other: ReplicaState) -> Divergence | None:
+    """Return where two replicas diverge; None if one only lags, or if they have no epoch in common."""
+    common = {one.epoch for one in newest.epochs.entries} & {one.epoch for one in other.epochs.entries}
     if not common:
         return None
-    ends = [_end_of(max(common), one.epochs, one.end) for one in (believed, other)]
+    ends = [_end_of(max(common), one.epochs, one.end) for one in (newest, other)]
     offset = min(end for end, _ in ends)
-    beyond = [one.end - offset for one in (believed, other)]
-    # Whoever ends here without a newer epoch has a part of the other's history.
+    beyond = [one.end - offset for one in (newest, other)]
+    # A replica that ends at this offset without a newer epoch has a part of the other's history.
     if any(
         not more and end == offset and not is_followed for more, (end, is_followed) in zip(beyond, ends, strict=True)
     ):

@@ -1,13 +1,13 @@
 """Finds markers that a replica misses, and the records that do not count because their transaction did not commit.
 
 A marker ends the transaction of all earlier batches of its producer. A cleaner drops a marker only after the data of
-its transaction; so a replica that has the data needs the marker, and of two replicas the one with a marker is right:
+its transaction. So a replica that has the data needs the marker, and the replica with the marker is right:
 
-    believed   5 data │ 9 ABORT │ 12 data │ 15 COMMIT
+    newest     5 data │ 9 ABORT │ 12 data │ 15 COMMIT
     other      5 data │         │ 12 data │ 15 COMMIT       serves the aborted batch 5, as its next marker is a COMMIT
 
-The comparison is as of one offset, its end: a transaction counts as open if its marker is at or above it. But a cleaner
-knew that marker. So a record of such a transaction explains gaps, if the replica has its COMMIT.
+The comparison is as of one offset, its end: a transaction counts as open if its marker is at or above the end. But the
+replica's cleaner had read that marker. So a record of such a transaction explains gaps if the replica has its COMMIT.
 
 The steps of both replicas are read backwards, in chunks; memory holds one chunk, and the next marker of each producer.
 """
@@ -24,7 +24,7 @@ from cordwood.cleaning.proof.pairs import Int64Array
 from cordwood.cleaning.proof.producers import ABORT, COMMIT, DATA, STEP
 from cordwood.cleaning.proof.scratch import Kept, Scratch
 from cordwood.comparison.values import Difference, DifferenceKind, Findings, Role, Sum
-from cordwood.kernels.two_sides import EXCUSES_BELIEVED, EXCUSES_OTHER, HIDDEN
+from cordwood.kernels.two_sides import EXCUSES_NEWEST, EXCUSES_OTHER, HIDDEN
 
 _KINDS = {ABORT: "ABORT", COMMIT: "COMMIT"}
 #: Offset and kind of a marker.
@@ -61,18 +61,23 @@ class MarkerFindings:
     """The result of all steps of a pair.
 
     Attributes:
-        believed, other: records that do not count, among those that both or the believed replica have, and among those
-            that only the other one has.
+        newest: records of the newest replica that do not count.
+        other: records of only the other replica that do not count.
     """
 
     findings: Findings
-    believed: OffsetKinds
+    newest: OffsetKinds
     other: OffsetKinds
 
 
 @dataclass(slots=True)
 class _Next:
-    """The next marker of a producer: of each replica, wherever it is, and of either below the end."""
+    """The next marker of a producer.
+
+    Attributes:
+        own: in each replica, at any offset.
+        either: in either replica, below the end.
+    """
 
     own: list[_Marker | None] = field(default_factory=lambda: [None, None])
     either: _Marker | None = None
@@ -90,8 +95,8 @@ def judge_markers(
     Args:
         chunks: STEP in chunks, in the order of offsets in each replica.
         end: the end of the comparison.
-        ends: log end offset of the believed and of the other replica.
-        lost: offsets that each replica is known to miss; their markers are not reported again.
+        ends: log end offset of the newest and of the other replica.
+        lost: offsets that each replica lacks; their markers are not reported again.
     """
     findings, ranges = Findings(), (_Ranges(), _Ranges())
     nexts: dict[int, _Next] = {}
@@ -135,9 +140,9 @@ def _hide(known: _Next, first: int, last: int, role: Role, end: int, ranges: _Ra
         if known.either[1] != COMMIT:
             ranges.rows.append((first, last, int(HIDDEN)))
         return
-    # Open as of the end; a later COMMIT was known to the replica's cleaner.
+    # Open as of the end; but the replica's cleaner has read a later COMMIT.
     bits = HIDDEN
-    for marker, bit in zip(known.own, (EXCUSES_BELIEVED, EXCUSES_OTHER), strict=True):
+    for marker, bit in zip(known.own, (EXCUSES_NEWEST, EXCUSES_OTHER), strict=True):
         if marker is not None and marker[1] == COMMIT:
             bits |= bit
     ranges.rows.append((first, last, int(bits)))
@@ -146,11 +151,11 @@ def _hide(known: _Next, first: int, last: int, role: Role, end: int, ranges: _Ra
 def _wrong(
     known: _Next, first: int, last: int, role: Role, end: int, ends: tuple[int, int], *, has_both: bool
 ) -> Difference | None:
-    """Return the difference if a replica lacks the marker that decides a batch, and so shows it in another way."""
+    """Return the difference if a replica lacks the marker that decides a batch, so its readers see another outcome."""
     own, either = known.own[role], known.either
     as_of_end = own if own is not None and own[0] < end else None
     if either is None:
-        # The opposite replica has removed the data, so it has known the end of the transaction.
+        # The opposite replica has removed the data, so its cleaner had read the marker.
         gone = not has_both and own is None and known.own[role.opposite] is None and ends[role] >= ends[role.opposite]
         what = "the other replica has removed the transaction's data"
         return Difference(DifferenceKind.MARKER, role, first, last + 1, what=what) if gone else None

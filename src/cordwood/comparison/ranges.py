@@ -1,7 +1,7 @@
 """Compares the records of two replicas in a range of offsets, by the passes of a proof.
 
-The quick pass needs one replica to have all records of the range, as if the other one was cleaned; so it is tried with
-either as *before*. Otherwise the careful pass decodes both.
+The quick pass works if one replica has all records of the range, as if only the other was cleaned. It is tried with
+each replica as *before*. If neither works, the careful pass decodes both.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class How(Enum):
 
     #: Both replicas are read.
     BOTH = "both"
-    #: Both have the same batches, so one is read.
+    #: Both have the same batches, so only one replica is read.
     SAME = "same"
-    #: A part of a replica that is not compared: its records explain gaps of that replica.
-    BELIEVED_ABOVE = "believed above"
+    #: A part of a replica above the compared offsets: its records explain gaps of that replica.
+    NEWEST_ABOVE = "newest above"
     OTHER_ABOVE = "other above"
-    #: A part that one replica cannot read: the records of both explain gaps of both.
+    #: A part that is damaged in one replica: the records of both explain gaps of both.
     UNJUDGED = "unjudged"
 
 
@@ -73,9 +73,9 @@ class RangeFindings:
     Attributes:
         keys: entries, see `SidedEntries`.
         steps: of its transactions, see `ProducerNotes`; *after* is the other replica.
-        runs: what no cleaner explains.
+        runs: differences that no cleaner explains.
         diverged_at: see `PairJudge`.
-        damage: unreadable offsets of the believed and the other replica. If there are any, the rest is empty.
+        damage: unreadable offsets of the newest and the other replica. With damage, all other fields are empty.
     """
 
     findings: Findings
@@ -88,7 +88,7 @@ class RangeFindings:
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """Notes the batches of a range, with the believed replica first."""
+    """Notes the batches of a range, with the newest replica first."""
 
     notes: ProducerNotes
     swapped: bool
@@ -102,15 +102,15 @@ _Pass = Callable[[RangeWindows, RangeWindows | None, Judging, Noting], None]
 
 
 def compare_records(
-    task: RangeTask, believed: LogView, other: LogView, scratch: Scratch, *, here_max: int
+    task: RangeTask, newest: LogView, other: LogView, scratch: Scratch, *, here_max: int
 ) -> RangeFindings:
     """Compare the records of a range.
 
     Args:
-        here_max: number of entries up to which they stay in memory; more are written to files of `scratch`.
+        here_max: maximum number of entries in memory; more entries are written to files of `scratch`.
     """
     with scratch.writer() as writer:
-        reading = _Reading(task, believed, other, writer, here_max)
+        reading = _Reading(task, newest, other, writer, here_max)
         if task.how not in (How.BOTH, How.SAME):
             return reading.alone()
         # The quick pass reports no runs.
@@ -124,7 +124,7 @@ def compare_records(
 @dataclass(frozen=True, slots=True)
 class _Reading:
     task: RangeTask
-    believed: LogView
+    newest: LogView
     other: LogView
     writer: ScratchWriter
     here_max: int
@@ -139,17 +139,17 @@ class _Reading:
         return SidedEntries(self.task.rules, self.writer, first, excused, sample=self.task.sample)
 
     def compared(self, compare: _Pass, *, swapped: bool) -> RangeFindings:
-        task, first = self.task, Role.OTHER if swapped else Role.BELIEVED
+        task, first = self.task, Role.OTHER if swapped else Role.NEWEST
         judge = PairJudge(self.keys(first), task.has_keys, task.cleaned_below, task.keyless_stay)
         notes = ProducerNotes(task.part.start, self.writer)
         facts = Facts(), Facts()
-        logs = (self.other, self.believed) if swapped else (self.believed, self.other)
+        logs = (self.other, self.newest) if swapped else (self.newest, self.other)
         before = self.windows(logs[0], facts[0])
         after = self.windows(logs[1], facts[1]) if task.how is How.BOTH else None
         compare(before, after, judge, _Notes(notes, swapped))
         part = task.part
         if any(one.counts.get(kind) for one in facts for kind in ViolationKind):
-            damage = tuple(tuple(damage_in(log, part.start, part.end)) for log in (self.believed, self.other))
+            damage = tuple(tuple(damage_in(log, part.start, part.end)) for log in (self.newest, self.other))
             unknown = Interval(part.start, part.end, "two readers do not agree on its batches")
             return RangeFindings(Findings(), [], [], [], None, (damage[0], damage[1] if any(damage) else (unknown,)))
         self._sums(judge)
@@ -169,15 +169,15 @@ class _Reading:
         """Read records that only explain gaps. Damage among them explains nothing."""
         task, findings = self.task, Findings()
         roles = {
-            How.BELIEVED_ABOVE: (Role.BELIEVED,),
+            How.NEWEST_ABOVE: (Role.NEWEST,),
             How.OTHER_ABOVE: (Role.OTHER,),
-            How.UNJUDGED: (Role.BELIEVED, Role.OTHER),
+            How.UNJUDGED: (Role.NEWEST, Role.OTHER),
         }[task.how]
         keys = self.keys(None if task.how is How.UNJUDGED else roles[0], excused=True)
         judge = PairJudge(keys, task.has_keys, task.cleaned_below)
         notes = ProducerNotes(task.part.start, self.writer)
         for role in roles:
-            windows = self.windows((self.believed, self.other)[role], Facts())
+            windows = self.windows((self.newest, self.other)[role], Facts())
             for segment, item in windows:
                 batches = windows.batches_of(item)
                 batches = batches[is_valid(batches)]
@@ -188,7 +188,7 @@ class _Reading:
                     del columns, piece
                 if task.how is How.UNJUDGED:
                     findings.sum(Sum.UNJUDGED_BYTES, int(batches["size_bytes"].sum()))
-                notes.add(*((batches, _NO_BATCHES) if role is Role.BELIEVED else (_NO_BATCHES, batches)))
+                notes.add(*((batches, _NO_BATCHES) if role is Role.NEWEST else (_NO_BATCHES, batches)))
                 del item, window
         _, steps = notes.finish(here_max=self.here_max)
         return RangeFindings(findings, keys.finish(here_max=self.here_max), steps, [])

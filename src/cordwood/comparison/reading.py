@@ -1,8 +1,7 @@
 """Reads two replicas over the same offsets, and compares their batches.
 
 Equal batches are the common case: a follower appends the batches of its leader unchanged. So batches are compared
-first, by the fields of their headers and the checksums that cover the rest; records are decoded only if that finds a
-difference.
+first, by their headers, with checksums for all other bytes. Records are decoded only if batches differ.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Interval:
     """Offsets [first, end) of one replica that cannot be read.
 
     Attributes:
-        what: what was found there, with the file.
+        what: description of the damage, with the file.
     """
 
     first: int
@@ -44,7 +43,7 @@ class ReplicaWindows(RangeWindows):
     """The windows of a range in one replica.
 
     Attributes:
-        skips_damage: damage was found before, and is not in the range; skip gaps around it.
+        skips_damage: an earlier attempt found damage, and the range leaves it out; skip gaps next to it.
     """
 
     skips_damage: bool = False
@@ -94,10 +93,10 @@ class EqualBatches:
     size_bytes: int
 
 
-def compare_batches(believed: ReplicaWindows, other: ReplicaWindows) -> EqualBatches:
+def compare_batches(newest: ReplicaWindows, other: ReplicaWindows) -> EqualBatches:
     """Compare batches up to the first difference."""
     batches = size_bytes = 0
-    mine, theirs = _batches(believed), _batches(other)
+    mine, theirs = _batches(newest), _batches(other)
     left, right = np.empty(0, BATCH_ROW), np.empty(0, BATCH_ROW)
     try:
         while True:
@@ -181,5 +180,5 @@ def _batch_of(batches: BatchRows, error: DataError, segment: Segment, end: int) 
 
 
 def is_within(offset: int, intervals: Sequence[Interval]) -> bool:
-    """Return whether an offset is in one of some intervals."""
+    """Return whether one of the intervals contains an offset."""
     return any(one.first <= offset < one.end for one in intervals)

@@ -1,4 +1,4 @@
-"""Replicas that are compared, and the result: differences by kind, and sums of what timing alone explains.
+"""Replicas to compare, and the result: differences by kind, and sums of the harmless differences that timing explains.
 
 Only the first differences of each kind are named; all are counted.
 """
@@ -20,7 +20,7 @@ NAMED_MAX = 20
 class Role(IntEnum):
     """The two replicas of a pair."""
 
-    BELIEVED = 0
+    NEWEST = 0
     OTHER = 1
 
     @property
@@ -48,15 +48,15 @@ class DifferenceKind(StrEnum):
 
 
 MEANINGS: Mapping[DifferenceKind, str] = {
-    DifferenceKind.TOPIC: "the directory belongs to another topic of this name, so nothing else was compared",
-    DifferenceKind.DIVERGED: "from this offset on both logs were written by different leaders",
-    DifferenceKind.TRUNCATED: "the log ends below its own high watermark: acknowledged records are gone",
+    DifferenceKind.TOPIC: "the directory belongs to another topic of this name, so no records were compared",
+    DifferenceKind.DIVERGED: "different leaders wrote the two logs from this offset on",
+    DifferenceKind.TRUNCATED: "the log ends below its own high watermark or log start: it lost acknowledged records",
     DifferenceKind.DAMAGED: "unreadable; see `cordwood check`",
-    DifferenceKind.MISSING: "records are missing that no cleaner can have removed",
-    DifferenceKind.CHANGED: "both replicas have records at these offsets, but not the same ones",
-    DifferenceKind.RESURRECTED: "a value of a deleted key is there",
-    DifferenceKind.LOST: "the last value of a key is not there",
-    DifferenceKind.DIFFERENT: "the last value of a key is an older one",
+    DifferenceKind.MISSING: "records are missing, and no cleaner can have removed them",
+    DifferenceKind.CHANGED: "the replicas have different records at these offsets",
+    DifferenceKind.RESURRECTED: "a deleted key has a value",
+    DifferenceKind.LOST: "the last value of a key is missing",
+    DifferenceKind.DIFFERENT: "a key has an older value",
     DifferenceKind.ABORTED: "readers of committed data get an aborted transaction",
     DifferenceKind.HIDDEN: "readers of committed data do not get a committed transaction",
     DifferenceKind.MARKER: "the marker that ends a transaction is missing, so readers of committed data stop here",
@@ -66,7 +66,7 @@ assert set(MEANINGS) == set(DifferenceKind)
 
 
 class Sum(StrEnum):
-    """Sums over a pair: what was found equal, and the differences that timing alone explains."""
+    """Sums over a pair: equal batches, records and keys, and differences that timing explains."""
 
     BATCHES_EQUAL = "batches_equal"
     BYTES_EQUAL = "bytes_equal"
@@ -89,7 +89,7 @@ class Replica:
 
     Attributes:
         name: its broker, as shown to users.
-        high_watermark: None if its directory has no entry; then the log's end counts.
+        high_watermark: None if its directory has no entry; then the log's end takes its place.
         clean_below: first dirty offset of its cleaner; None without an entry.
         recovery_point: None without an entry.
         topic_id: None if unknown.
@@ -105,7 +105,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a replica's files show without a look at its records.
+    """The facts about a replica that need no look at its records.
 
     Attributes:
         start, end: log start offset and log end offset.
@@ -121,28 +121,28 @@ class ReplicaState:
 
     @property
     def committed(self) -> int:
-        """The offset below which its records are committed, as far as it knows."""
+        """The high watermark of its directory, or the log's end without one."""
         high_watermark = self.replica.high_watermark
         return self.end if high_watermark is None else high_watermark
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPair:
-    """Two replicas of a partition, and what is known of their topic.
+    """Two replicas of a partition, and facts about their topic.
 
     Attributes:
         compacted: whether a cleaner may have removed records; None: unknown, so the logs decide.
         cleaned_below: no cleaner of any replica has removed a record from this offset on; None: unknown.
     """
 
-    believed: Replica
+    newest: Replica
     other: Replica
     compacted: bool | None = None
     cleaned_below: int | None = None
 
     def of(self, role: Role) -> Replica:
         """Return the replica of a role."""
-        return (self.believed, self.other)[role]
+        return (self.newest, self.other)[role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,13 @@ class Difference:
     """One difference that consumers could see, or an impossible checkpoint.
 
     Attributes:
-        role: the replica that is wrong: consumers see the difference once it leads. A message calls it `replica`.
-        offset: offset of the record or batch; of several, the first.
+        role: the wrong replica: consumers see the difference once it leads. A message calls it `replica`.
+        offset: first offset of the records or batch.
         end_offset: the offset after the last one.
-        records: number of records; of a divergence, of offsets that this replica has and the other one never had.
-        other_records: of a divergence, the same for the other replica.
+        records: number of records; for a divergence, number of offsets of this replica from there on.
+        other_records: for a divergence, number of offsets of the other replica from there on.
         key: of the record; None if the difference does not concern one key.
-        offsets: for a key, the offset of its last record in the believed and in the other replica; None: no record.
+        offsets: for a key, the offset of its last record in the newest and in the other replica; None: no record.
         tombstones: for a key, whether these records are tombstones.
         what: details in words; empty without any.
     """
@@ -187,7 +187,7 @@ class Findings:
             self.sums[what] = self.sums.get(what, 0) + int(number)
 
     def differ(self, one: Difference, count: int = 1) -> None:
-        """Report a difference, which stands for `count` ones of its kind."""
+        """Report a difference, and count it as `count` differences of its kind."""
         self.totals[one.kind] = self.totals.get(one.kind, 0) + count
         if sum(other.kind is one.kind for other in self.named) < NAMED_MAX:
             self.named.append(one)
@@ -217,7 +217,7 @@ class PairResult:
         sums: by `Sum`.
     """
 
-    believed: ReplicaState
+    newest: ReplicaState
     other: ReplicaState
     start: int
     end: int
@@ -233,16 +233,17 @@ class PairResult:
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """The comparison of all replicas of a partition, each with the believed one.
+    """The comparison of each replica of a partition with the newest one.
 
     Attributes:
         name: None if the directories are not named like a partition.
-        pairs: one per replica that is not the believed one.
+        newest: name of the broker of the newest replica.
+        pairs: one per other replica.
         checkpoints: impossible checkpoints, by the name of their replica.
     """
 
     name: TopicPartition | None
-    believed: str
+    newest: str
     states: tuple[ReplicaState, ...]
     pairs: tuple[PairResult, ...]
     checkpoints: tuple[tuple[str, Difference], ...] = ()

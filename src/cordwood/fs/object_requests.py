@@ -205,7 +205,7 @@ def result_of(future: Future[T], path: str) -> T:
         if ending.is_set():
             gives_up = min(gives_up, time.monotonic() + _LAST_SECONDS)
         if time.monotonic() > gives_up:
-            raise StoreError("the run was told to end before the object store answered", path)
+            raise StoreError("the run was stopped before the object store answered", path)
     return future.result()
 
 

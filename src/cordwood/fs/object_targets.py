@@ -462,7 +462,7 @@ class ObjectCopy(Target):
                 continue
             written = self._written(path)
             if (info.size_bytes, tag) != (written.size_bytes, written.e_tag):
-                raise OSError(f"{path} is not what was written: somebody else writes to {self.target}")
+                raise OSError(f"{path} has changed since this run wrote it: another program writes to {self.target}")
             yield replace(written, path=posixpath.relpath(path, self.target))
 
     # ---- remove ------------------------------------------------------------------------------------------------------
@@ -477,7 +477,7 @@ class ObjectCopy(Target):
         except (OSError, StoreError):
             if error is None:
                 raise
-            error.add_note(f"{self.target} holds what this run wrote; it does not count, and the next run removes it")
+            error.add_note(f"{self.target} has objects of this run; they do not count, and the next run removes them")
 
     def _remove_all(self, *, but: str) -> None:
         for info, _ in self._objects.list_with_tags(self.target):

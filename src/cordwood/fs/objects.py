@@ -130,7 +130,7 @@ class ObjectStore(Store):
         there = [(info.name, info.size_bytes, tag) for info, tag in entries if not info.is_directory]
         directories = [info.name for info, _ in entries if info.is_directory]
         for what in differences(files, there, directories):
-            advice = "This copy is not what it was when it was made. Make it again"
+            advice = "This copy has changed since it was made. Make it again"
             raise OSError(errno.EIO, f"its manifest does not fit: {what}. {advice}", path)
         # In a partition's copy, key indexes may be in a folder with the same name as our work folder.
         hidden = OWN_NAMES - files.keys()
@@ -173,9 +173,9 @@ class ObjectStore(Store):
             manifest = decode(self.content(f"{root}/{MANIFEST}"), f"{root}/{MANIFEST}")
         elif RUN in names and not (self.run and self.run.encode() in self.content(f"{root}/{RUN}")):
             raise RequestError(
-                f"{root} is a copy that is not finished: it has no manifest ({MANIFEST}), so its files do not count. "
-                "The run that makes it is still at work, or was killed. The same clean, started again, removes what "
-                "is left there and makes the copy anew"
+                f"{root} is an unfinished copy: it has no manifest ({MANIFEST}), so its files do not count. The run "
+                "that makes it is still at work, or was killed. The same clean, started again, removes these files and "
+                "makes the copy again"
             )
         self._manifests[root] = manifest
         return manifest

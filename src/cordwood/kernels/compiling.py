@@ -26,7 +26,7 @@ from cordwood.common import cache
 _log = logging.getLogger(__name__)
 
 
-#: Processes of one command compile at the same time; after a message, the others are silent for this long.
+#: Processes of one command compile at the same time; after a message, all processes are silent for this long.
 _QUIET_SECONDS = 60
 
 
@@ -89,7 +89,7 @@ def _load_overload(self: FunctionCache, signature: types.Type, target: BaseConte
 
     numba would first import its implementations of Python and numpy, which takes a third of a second in each process.
     Loaded machine code only needs the functions of numba's runtime. If the cache lacks the kernel, the compiler imports
-    the rest itself. A program's own numba functions are loaded as ever: they may call what numba imports.
+    these implementations itself. A program's own numba functions are loaded as ever: they may call the implementations.
     """
     if not self._py_func.__module__.startswith(f"{__package__}."):
         return _load_with_compiler(self, signature, target)

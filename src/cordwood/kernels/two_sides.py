@@ -6,7 +6,7 @@ older records of its key are gone:
 
     flags                 the record counts for     it explains gaps of
     none (or THERE)       both replicas             -
-    WENT                  the believed replica      -
+    WENT                  the newest replica      -
     WENT | ON_OTHER       the other replica         -
     any | EXCUSE          none                      the replicas that it would count for
 
@@ -34,7 +34,7 @@ SIDES_SLOT = np.dtype(
 FREE_LOW = U64(2**64 - 1)
 NO_RECORD = -1
 #: Kinds of ranges of offsets: their records do not count; or they explain gaps of the replicas of these bits instead.
-HIDDEN, EXCUSES_BELIEVED, EXCUSES_OTHER = np.int8(0), np.int8(1), np.int8(2)
+HIDDEN, EXCUSES_NEWEST, EXCUSES_OTHER = np.int8(0), np.int8(1), np.int8(2)
 
 _ENTRY_BYTES = ENTRY.itemsize
 _HIGH_AT, _OFFSET_AT = 8, 16
@@ -94,7 +94,7 @@ def merge_sides(
         counts: int64[pieces].
         piece, start: index of the piece to start with, and index of the entry in it.
         firsts, lasts, kinds: int64, int64, int8[ranges], ascending: ranges of offsets whose records do not count, for
-            records that both replicas or the believed one have.
+            records that both replicas or the newest one have.
         other_firsts, other_lasts, other_kinds: the same for records that only the other replica has.
         insert: insert keys that are not in the table; otherwise skip them.
         table: SIDES_SLOT[a power of two] with at least one free slot.
@@ -117,7 +117,7 @@ def merge_sides(
             top = load64(at + _HIGH_AT)
             high, offset = top & PRIME, np.int64(load64(at + _OFFSET_AT))
             single, on_other = flags & WENT != U64(0), flags & ON_OTHER != U64(0)
-            counts_for = np.int8(3) if not single else (EXCUSES_OTHER if on_other else EXCUSES_BELIEVED)
+            counts_for = np.int8(3) if not single else (EXCUSES_OTHER if on_other else EXCUSES_NEWEST)
             excuses = counts_for if flags & EXCUSE != U64(0) else np.int8(0)
             if has_ranges:
                 if single and on_other:
@@ -138,11 +138,11 @@ def merge_sides(
                 slot["last"] = slot["other_last"] = NO_RECORD
                 slot["excused"] = slot["other_excused"] = NO_RECORD
             code = offset * 2 + (1 if top & TOMBSTONE != U64(0) else 0)
-            if excuses & EXCUSES_BELIEVED != 0:
+            if excuses & EXCUSES_NEWEST != 0:
                 slot["excused"] = max(slot["excused"], offset)
             if excuses & EXCUSES_OTHER != 0:
                 slot["other_excused"] = max(slot["other_excused"], offset)
-            if excuses == 0 and counts_for & EXCUSES_BELIEVED != 0:
+            if excuses == 0 and counts_for & EXCUSES_NEWEST != 0:
                 slot["last"] = max(slot["last"], code)
             if excuses == 0 and counts_for & EXCUSES_OTHER != 0:
                 slot["other_last"] = max(slot["other_last"], code)

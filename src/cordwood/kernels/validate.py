@@ -1,7 +1,7 @@
 """Check the records of one batch that a producer sends, in one pass over its body, without copying.
 
-Most appends are one valid uncompressed batch, in which only the offset and epoch have to change. `assign_plain`
-handles such a batch in one call. It leaves any other batch unchanged, for its caller to validate.
+Most appends are one valid uncompressed batch, and only its offset and epoch have to change. `assign_plain` handles
+such a batch in one call. It leaves any other batch unchanged, for its caller to validate.
 """
 
 from __future__ import annotations

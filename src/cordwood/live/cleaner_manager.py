@@ -238,8 +238,8 @@ class LogCleanerManager:
             return None  # its directory has failed
         except Exception as error:
             if log.log_segments is segments:  # otherwise another thread has just changed the log
-                _log.exception("what is dirty in %s cannot be said", partition)
-                reason, kind = f"what is dirty in it cannot be said: {error}", failure_of(error, log.directory).kind
+                _log.exception("cannot find the dirty part of %s", partition)
+                reason, kind = f"cannot find its dirty part: {error}", failure_of(error, log.directory).kind
                 self.note_failure(log.parent_directory, partition, reason, kind)
             return None
 

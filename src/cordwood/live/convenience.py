@@ -46,7 +46,7 @@ def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
     """
     check_number("timestamp_ms", timestamp_ms, NONE, LONG_MAX)
     if isinstance(pairs, str | bytes | bytearray | memoryview) or not isinstance(pairs, Iterable):
-        raise TypeError(f"append takes a mapping, or pairs of key and value; {shown(pairs)} is none")
+        raise TypeError(f"append takes a mapping, or pairs of key and value, not {shown(pairs)}")
     records = []
     for at, pair in enumerate(pairs.items() if isinstance(pairs, Mapping) else pairs):
         if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):

@@ -224,8 +224,8 @@ class Creation:
             if topic_id is not None:
                 if log.topic_id is not None and log.topic_id != topic_id:
                     raise InconsistentTopicIdError(
-                        f"Found inconsistent topic id for topic partition {partition}: it is {log.topic_id}, and "
-                        f"{topic_id} was asked for"
+                        f"Found inconsistent topic id for topic partition {partition}: it is {log.topic_id}, not the "
+                        f"requested {topic_id}"
                     )
                 log.assign_topic_id(topic_id)
             return log

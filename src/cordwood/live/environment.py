@@ -26,7 +26,7 @@ class LogConfig:
     Attributes:
         codec: compression of stored batches; None: keep the producer's.
         level: compression level; None for a codec without levels.
-        max_segment_ms: age at which a segment is rolled.
+        max_segment_ms: maximum age of the active segment before it rolls.
         tiered: closed segments may be in a tier.
         copies_to_tier: closed segments are copied to the tier.
         local_retention_bytes, local_retention_ms: limits of the segments on the disk of a tiered log.
@@ -99,7 +99,7 @@ class LogConfig:
         )
 
 
-#: A local limit that stands for the limit of the whole log.
+#: A local limit that means the limit of the whole log.
 _AS_THE_LOG = -2
 
 

@@ -235,8 +235,8 @@ class Loader:
         for info in entries:
             if not info.is_directory and parse_file(info.name) is None:
                 raise BadNameError(
-                    f"{self.directory}/{info.name} is named like a file of a log, but no offset starts its name. A "
-                    "broker does not start on it, either. Move it out of the directory, or rename it to what it was"
+                    f"{self.directory}/{info.name} is named like a file of a log, but its name does not begin with an "
+                    "offset. A broker does not start on it, either. Move it out of the directory, or restore its name"
                 )
         return plan_recovery(self.fs, self.directory, entries)
 

@@ -1,4 +1,4 @@
-"""The part of a live log that is only in its tier: what a read below the first local segment returns.
+"""The part of a live log that is only in its tier, for reads below the first local segment.
 
 Segments are found by bisection in the state of the newest manifest. A new state replaces the old one as a whole. The
 logs of a manager share one `RemoteSegments`, which keeps the segments that were read last open:
@@ -102,7 +102,7 @@ class _OpenSegment:
         return 0 if self._indexes is None else self._indexes.size_bytes
 
     def close_log(self) -> None:
-        """Close its `.log`, which nobody reads now."""
+        """Close its `.log`, which has no readers now."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -124,7 +124,7 @@ class _OpenSegment:
 
 
 class RemoteSegments:
-    """The segments of a tier that were read last, of all logs that share it; the one used last is at the end.
+    """The last read segments of a tier, of all logs that share it; the most recently used segment is at the end.
 
     Attributes:
         index_bytes: memory for indexes.
@@ -173,7 +173,7 @@ class RemoteSegments:
             self._drop(idle)
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Close the segments of a log that nobody reads now."""
+        """Close the segments of a log that have no readers now."""
         with self._lock:
             for one in [one for one in self._segments.values() if one.segment.topic_id_partition == partition]:
                 if not one.readers:
@@ -218,7 +218,7 @@ class RemoteTail:
     def read(
         self, start: int, max_bytes: int, *, min_one_message: bool, collect_local: CollectLocal | None
     ) -> FetchData | None:
-        """Read batches from an offset on, up to the end of one segment; None if the tier has none from there on.
+        """Read batches from an offset on, up to the end of one segment; None if the tier ends before the offset.
 
         Args:
             min_one_message: return the first batch even if it is larger.
@@ -322,7 +322,7 @@ class RemoteTail:
             raise KafkaStorageError(f"time {timestamp} cannot be looked up in the tier: {error}") from error
 
     def close(self) -> None:
-        """Close the log's segments that nobody reads now."""
+        """Close the log's segments that have no readers now."""
         self._segments.drop(self.state.partition)
 
 
@@ -343,7 +343,7 @@ def _batch_ending_at(opened: _OpenSegment, offset: int) -> tuple[int, int, int] 
 
 def _note_end(opened: _OpenSegment, records: bytes, position: int) -> None:
     """Note where the next read of a sequential reader begins."""
-    with contextlib.suppress(CorruptRecordError, IllegalArgumentError):  # whoever reads the records reports it
+    with contextlib.suppress(CorruptRecordError, IllegalArgumentError):  # a reader of the records reports it
         for one in read_batches(records):
             position += one.size_bytes
             opened.resume = (one.last_offset + 1, position)

@@ -1,6 +1,6 @@
-"""A live log that is open in its tier: its newest committed state, and who may change it.
+"""A live log that is open in its tier: its newest committed state, and the lock for changes.
 
-Whoever changes what the log has in the tier, or replaces segments that are still to be copied, holds its lock.
+A thread holds the lock while it changes the log's segments in the tier, or replaces segments that wait for a copy.
 """
 
 from __future__ import annotations

@@ -181,9 +181,9 @@ class Tiering:
             self._logs[partition] = TieredLog(log, self._layout, generations, remote, key_indexes)
 
     def _continue_behind(self, log: Log, state: TierState) -> None:
-        """Let a log go on after its last record in the tier: a crash has lost the end of its local part."""
+        """Let a log continue after its last record in the tier: a crash has lost the end of its local part."""
         end, newest = state.copied_end, state.segments[-1].segment
-        _log.warning("%s ends at %d, and its tier at %d: it goes on there", log.name, log.log_end_offset, end)
+        _log.warning("%s ends at %d, and its tier at %d: it continues there", log.name, log.log_end_offset, end)
         log.truncate_fully_and_start_at(end, state.log_start_offset)
         with self._layout.open(newest, FileKind.LEADER_EPOCHS) as file:
             entries = leader_epochs.decode(file.read(0, file.size()), file.path)

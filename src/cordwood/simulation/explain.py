@@ -68,12 +68,12 @@ def explain(
     """Predict the effect of other configs on a topic's log: at once, and if its last weeks happened under them.
 
     The log's records are replayed into a live log in memory, with retention and a cleaner: under the log's own configs,
-    and under the others. Of several partitions the largest is replayed. Nothing is changed.
+    and under each other set. Of several partitions the largest is replayed. Nothing is changed.
 
     Args:
         paths: log directories of one or more brokers, or partition directories. Of several replicas of a partition, the
-            one to believe is replayed.
-        on_progress: called with what is being done, and the part of it that is done, up to 1.
+            newest is replayed.
+        on_progress: called with a description of the step, and the finished part of it, up to 1.
         fs: the file system; default: that of this machine, or the object store of the paths.
 
     Raises:
@@ -87,7 +87,7 @@ def explain(
     fs = fs or chosen.store(given)
     now_ms = clock() if options.now_ms is None else options.now_ms
     cluster = open_cluster(fs, paths, replace(chosen, overrides=()), options.replicas)
-    selected, beliefs = select_replicas(cluster, given, chosen, options.replicas.replica)
+    selected, choices = select_replicas(cluster, given, chosen, options.replicas.replica)
     places = _of_one_topic(selected)
     sizes = {one.path: one.log().size_bytes for one in places}
     place = max(places, key=lambda one: (sizes[one.path], one.path))
@@ -124,8 +124,8 @@ def explain(
         "" if trace.damage is None else str(trace.damage),
     )
     verdict = [line for first, second in pairwise(outcomes) for line in compare(first, second)]
-    belief = beliefs.get(name.topic_partition)
-    notes = (*replica_lines([] if belief is None else [ReadReplica.of(belief)]), *_notes(trace, span, outcomes[0]))
+    choice = choices.get(name.topic_partition)
+    notes = (*replica_lines([] if choice is None else [ReadReplica.of(choice)]), *_notes(trace, span, outcomes[0]))
     return ExplainResult(now_ms, replayed, options.seed, script.scale, at_once, tuple(outcomes), tuple(verdict), notes)
 
 
@@ -156,7 +156,7 @@ def _of_one_topic(places: Sequence[LocatedPartition]) -> list[LocatedPartition]:
     if not topics:
         raise NotFoundError(f"{places[0].path} is not named like a partition, so it has no configs")
     if len(topics) > 1:
-        raise RequestError(f"One topic can be explained at a time; say which, with --topic: {names_text(topics)}")
+        raise RequestError(f"explain takes one topic at a time; choose one with --topic: {names_text(topics)}")
     return named
 
 
@@ -272,22 +272,22 @@ def _notes(trace: LogTrace, span: ReplayedSpan, now: Outcome) -> list[str]:
     if trace.gone:
         share = trace.gone / (trace.gone + trace.records)
         notes.append(
-            f"{share:.0%} of the records since the log's start were removed: when they were written is known, which "
-            "keys and sizes they had is estimated from those that are there"
+            f"{share:.0%} of the records since the log's start were removed: their times are known, their keys and "
+            "sizes are estimated from the remaining records"
         )
     if span.repeated_ms:
         days = span.repeated_ms / DAY_MS
         notes.append(
-            f"what was written before the log's first record is not known: its last {days:.2g} days are repeated for it"
+            f"the records before the log's first one are unknown: the replay repeats its last {days:.2g} days for them"
         )
     if trace.damage is not None:
-        notes.append(f"the log is damaged, and what cannot be read counts as removed: {trace.damage}")
+        notes.append(f"the log is damaged, and unreadable records count as removed: {trace.damage}")
     real, replayed = trace.log_bytes, now.end_bytes
     if abs(real - replayed) > _DIFFERS * max(real, replayed):
         notes.append(
             f"the replay under the log's own configs ends with {bytes_text(replayed)}, the log has {bytes_text(real)}: "
-            "its configs were others before, its cleaner did not run as it should, or its records say too little of "
-            "those that are gone. Compare the sets with each other rather than with the log"
+            "its configs have changed, its cleaner did not run on time, or its records show too little about removed "
+            "ones. Compare the sets with each other rather than with the log"
         )
     return notes
 

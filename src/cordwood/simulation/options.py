@@ -54,18 +54,18 @@ class ExplainOptions:
         Sequence[str],
         Option("Compare with a further set of configs, which has this config in addition.", metavar="KEY=VALUE"),
     ] = ()
-    days: Annotated[float, Option("Replay so many days, up to the log's last record. Default: 28.", metavar="DAYS")] = (
-        28.0
-    )
+    days: Annotated[
+        float, Option("Replay this many days, up to the log's last record. Default: 28.", metavar="DAYS")
+    ] = 28.0
     now_ms: Annotated[
         int | None,
-        Option("Say as of this time (ms since 1970) what happens at once. Default: now.", flag="--now", metavar="MS"),
+        Option("Time (ms since 1970) of the immediate effects. Default: now.", flag="--now", metavar="MS"),
     ] = None
     scale: Annotated[
         float | None,
         Option(
-            "Replay the records of one key in so many, and multiply the results by it; 1: of all keys. Default: chosen "
-            "so that the replay takes some seconds.",
+            "Replay the records of one key in FACTOR, and multiply the results by FACTOR; 1: of all keys. Default: "
+            "chosen so that the replay takes some seconds.",
             metavar="FACTOR",
         ),
     ] = None
@@ -76,11 +76,11 @@ class ExplainOptions:
         """Validate numbers, and require --config for --against."""
         _check_numbers(self.days, self.scale, self.seed, at_one="all keys")
         if self.against and not self.selection.overrides:
-            raise RequestError("--against goes with --config: it compares with a set that has both")
+            raise RequestError("--against needs --config: it compares with a set that has both")
 
 
 def _check_numbers(days: float, scale: float | None, seed: int, *, at_one: str) -> None:
-    """Refuse impossible numbers; `at_one` describes what a scale of 1 simulates."""
+    """Refuse impossible numbers; `at_one` describes a simulation at a scale of 1."""
     if not 0.001 <= days <= 3660:
         raise RequestError(f"--days {days:g}: give at least 0.001, and at most 3660")
     if scale is not None and not 1 <= scale < float("inf"):

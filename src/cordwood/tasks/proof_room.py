@@ -12,8 +12,8 @@ _RECORD_BYTES = 32
 def proof_bytes(compaction: Compaction) -> int:
     """Return the most bytes that the proof of a partition needs each time a wave of its clean is proved.
 
-    Transactional batches are counted only in the part that the clean reads; the rest of the log is assumed to contain
-    them at the same density. If the files need more space, the proof fails with a full disk, and the partition stays
+    Transactional batches are counted only in the part that the clean reads; the estimate assumes the same density in
+    the remaining log. If the files need more space, the proof fails with a full disk, and the partition stays
     unchanged.
     """
     read = max(compaction.total_bytes, 1)

@@ -121,9 +121,9 @@ class Hanging:
             self._seen, self._since = seen, now
         elif now - self._since > self._seconds:
             raise TasksHangError(
-                f"No task has read, written or ended anything for {self._seconds:g} s, so they were given up. A disk "
-                "that does not answer is a likely reason; the kernel's log (`dmesg`) may say more. If they only were "
-                "slow, give --task-timeout more seconds"
+                f"No task has read, written or ended anything for {self._seconds:g} s, so they were given up. The "
+                "likely cause is a disk that does not answer; look into the kernel's log (`dmesg`). If the tasks were "
+                "only slow, give --task-timeout more seconds"
             )
 
 

@@ -82,8 +82,8 @@ class LiveOptions:
     index: Annotated[
         bool,
         Option(
-            "Make key indexes of compacted logs, so that the cleaner reads only what may change. Default: only of "
-            "partitions that have some."
+            "Make key indexes of compacted logs, so that the cleaner reads only the parts that may change. Default: "
+            "only of partitions that have some."
         ),
     ] = False
     engine: Annotated[
@@ -107,10 +107,7 @@ class LiveOptions:
     ] = 9404
     view: Annotated[
         bool,
-        Option(
-            "Also serve pages that show what is done now and was done before, at the same port, for a browser on this "
-            "machine."
-        ),
+        Option("Also serve pages with current and past activity, at the same port, for a browser on this machine."),
     ] = False
 
 

@@ -122,7 +122,9 @@ def test_a_segment_that_took_in_a_younger_one_may_be_too_young_for_the_next_roun
 
 
 def test_a_map_without_room_for_a_key_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"an offset map of 24 bytes, of which 90 % .* no room for a single key"):
+    with pytest.raises(
+        RequestError, match=r"an offset map of 24 bytes, filled to at most 90 %.* no room for a single key"
+    ):
         in_rounds(four_keys(tmp_path / "t-0"), tmp_path / "out", 8, 1, offset_map_load_factor=0.9)
 
 

@@ -39,5 +39,5 @@ def test_only_large_values_are_replaced(made) -> None:
             assert replace(now, value=record.value) == record
             by_value[record.value] = now.value
     assert len(set(by_value.values())) == len(by_value)
-    # The same secret gives the same digests, whatever records surround the value.
+    # The same secret gives the same digests among any other records.
     assert list(to_records(*digests.replace(columns.data, columns.rows[-1:]))) == found[-1:]

@@ -110,6 +110,6 @@ def test_where_there_is_one_core_one_task_compares_all_ranges_and_judges(
 def test_a_proof_whose_files_are_spoilt_each_time_says_so(
     pair: Pair, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
-    with pytest.raises(DataError, match="was lost or damaged 4 times, so there is no result") as caught:
+    with pytest.raises(DataError, match="were lost or damaged 4 times, so there is no result") as caught:
         proved(pair, tmp_path / "spoilt", spoil, "judge", 100)
     assert "TMPDIR" in str(caught.value)

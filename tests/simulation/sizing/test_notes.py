@@ -100,14 +100,19 @@ def test_configs_that_the_policy_does_not_look_at_are_told() -> None:
         (
             replace(PLAIN, cleans=replace(PLAIN.cleans, by_lag=15)),
             ("max.compaction.lag.ms=86400000",),
-            "15 of 75 cleans because of max.compaction.lag.ms (1 day), the others because of min.cleanable.dirty.ratio",
+            "15 of 75 cleans because of max.compaction.lag.ms (1 day), all other cleans because of "
+            "min.cleanable.dirty.ratio",
         ),
         (
             replace(PLAIN, cleans=replace(PLAIN.cleans, by_ratio=0, by_lag=15)),
             ("max.compaction.lag.ms=86400000",),
             "; all cleans because of max.compaction.lag.ms (1 day)",
         ),
-        (replace(PLAIN, cleans=Cleans()), (), "nothing was cleaned: min.cleanable.dirty.ratio (0.5) was not reached"),
+        (
+            replace(PLAIN, cleans=Cleans()),
+            (),
+            "nothing was cleaned: the cleanable part did not reach min.cleanable.dirty.ratio (0.5)",
+        ),
         (
             replace(PLAIN, cleans=Cleans()),
             ("log.cleaner.enable=false",),

@@ -68,7 +68,7 @@ def test_too_many_segments_are_refused_with_the_days_that_would_do() -> None:
 
 
 def test_keys_that_are_mostly_not_written_are_refused() -> None:
-    with pytest.raises(RequestError, match="--keys 1000000000: most of so many keys are not written in 30 days"):
+    with pytest.raises(RequestError, match="--keys 1000000000: most of these keys are not written in 30 days"):
         choose_scale(Workload(rate="0.1", keys=10**9), [config()], MONTH_MS)
     choose_scale(Workload(rate="0.1", keys=10**9, preload=True), [config()], MONTH_MS)
 
@@ -108,7 +108,7 @@ def test_a_step_is_short_beside_what_happens(rate: str, texts: list[str], step_m
 
 def test_a_time_that_is_no_longer_than_steps_is_told() -> None:
     scale = choose_scale(Workload(rate="1/min"), [config("segment.ms=1000")], MONTH_MS)
-    assert scale.notes == ("segment.ms=1000 is short beside a step, so what it limits comes late",)
+    assert scale.notes == ("segment.ms=1000 is short compared with a step, so its effects come late",)
 
 
 def test_limits_in_bytes_are_divided_and_times_are_not() -> None:

@@ -63,7 +63,7 @@ def test_batches_are_those_of_a_producer_with_defaults() -> None:
         ({"rate": "1", "partitions": 0}, "--partitions 0"),
         ({"rate": "1", "tombstones": 1.0}, "--tombstones 1: give a share"),
         ({"rate": "1", "transactions": 5, "aborted": -0.1}, "--aborted -0.1"),
-        ({"rate": "1", "aborted": 0.1}, "--aborted goes with --transactions"),
+        ({"rate": "1", "aborted": 0.1}, "--aborted needs --transactions"),
         ({"rate": "1", "keys": 5, "skew": -1.0}, "--skew -1"),
         ({"rate": "1", "skew": 1.0}, "go with --keys"),
         ({"rate": "1", "preload": True}, "go with --keys"),

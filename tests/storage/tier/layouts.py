@@ -14,7 +14,7 @@ FS = PosixFileSystem()
 
 
 def to_aiven(logs: Path, tier: Path, root: Path) -> None:
-    """Make a tier in the layout of Aiven's plugin from the one of a broker's log directory."""
+    """Make a tier in the layout of Aiven's plugin from the tier of a broker's log directory."""
     root.mkdir()
     _convert(logs, LocalLayout(FS, str(tier)), AivenLayout(FS, f"{root}/"))
 

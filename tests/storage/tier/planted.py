@@ -52,7 +52,7 @@ class Planted:
 
 
 def copied(partition_id: str, start: int, end: int, **fields: Any) -> Callable[[dict[str, Any]], bytes]:
-    """The record with which the copy of a segment begins."""
+    """The record at the start of a segment's copy."""
     return lambda identity: segment_record(
         "", start, end, f"{{0:{start}}}", remote_log_segment_id={**identity, "id": partition_id}, **fields
     )

@@ -51,7 +51,7 @@ def test_objects_that_lack_or_contradict_their_metadata_are_named(planted: Plant
     assert "1 object of 7 B" in what
     foreign = {Path(one.path).parent.name for one in result if one.kind is Kind.TIER_FOREIGN}
     assert stranger.name in foreign
-    # The rest of the directory is checked, too.
+    # All other files of the directory are checked, too.
     assert result.summary.partitions.total() == len([*planted.logs.glob("*-[0-9]*")])
 
 

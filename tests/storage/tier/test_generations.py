@@ -212,7 +212,7 @@ def content(store: TargetStore, path: str) -> bytes:
 
 
 def race(actions: Sequence[Callable[[], TierState]]) -> list[TierState | CordwoodError]:
-    """Run actions in threads that begin together; return what each returned or raised."""
+    """Run actions in threads that begin together; return their results and errors."""
     results: dict[int, TierState | CordwoodError] = {}
     barrier = threading.Barrier(len(actions))
 
@@ -339,7 +339,7 @@ def test_requests_of_a_claim_a_commit_and_a_sweep(faults: Faults, tmp_path: Path
     assert requests() == {"GET": 1, "PUT": 1}
 
 
-#: Kinds of faults, each with the seconds for which a client asks again. With 0, it is unknown whether a request whose
+#: Kinds of faults, each with the seconds of retries by a client. With 0, it is unknown whether a request whose
 #: answer was lost had an effect.
 FAULTS = [("403", 1), ("500", 1), ("500", 0), ("lost", 1), ("lost", 0), ("dead", 0), ("cut", 1)]
 
@@ -394,7 +394,7 @@ def test_an_attempt_whose_answer_was_lost_is_replaced_by_the_next_commit(faults:
         writer.commit(grown(now, numbered(0)))
     faults.settle()
     faults.begin({})
-    assert list(tier.newest().segments) == [numbered(0)]  # it took effect, and the writer does not know it
+    assert list(tier.newest().segments) == [numbered(0)]  # it took effect, and the writer got no answer
     again = writer.commit(grown(now, numbered(0), numbered(1)))
     assert again.generation == now.generation + 2 and tier.newest() == again
 

@@ -1,4 +1,4 @@
-"""The manifest of a live log's tier as bytes: round trips, and manifests that nobody should believe."""
+"""The manifest of a live log's tier as bytes: round trips, and refusals of contradictory manifests."""
 
 from __future__ import annotations
 

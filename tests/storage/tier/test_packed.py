@@ -1,4 +1,4 @@
-"""Packed segments are those that were given, and their changes are those that a plain comparison finds."""
+"""Packed segments equal the given ones, and their changes equal the result of a plain comparison."""
 
 from __future__ import annotations
 

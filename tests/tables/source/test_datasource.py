@@ -121,7 +121,7 @@ def test_columns_are_chosen_by_an_option_or_by_a_schema(spark: SparkSession, cou
     assert chosen.count() == 120
     given = reader(spark, subscribe="users").schema("offset BIGINT, value BINARY").load(str(logs))
     assert given.toArrow().equals(chosen.toArrow())
-    with pytest.raises(PySparkException, match="The schema says offset int; that column is offset bigint"):
+    with pytest.raises(PySparkException, match="The schema has offset int; that column is offset bigint"):
         reader(spark).schema("offset INT").load(str(logs)).collect()
 
 
@@ -238,7 +238,7 @@ def test_damage_ends_a_query_with_its_place_or_is_counted(
 def test_a_relative_path_is_taken_from_where_java_was_started(
     spark: SparkSession, counter: ReadCounter, logs: Path
 ) -> None:
-    # The processes of Spark keep that folder, whatever the driver's current folder is.
+    # The processes of Spark keep that folder, even if the driver changes its current folder.
     assert reader(spark).load(os.path.relpath(logs, folder_of(spark))).count() == 240
 
 
@@ -276,7 +276,7 @@ def test_a_stream_that_goes_on_notices_that_a_topic_was_made_anew(
         if number == 0:
             query.awaitTermination()
         else:
-            with pytest.raises(PySparkException, match="orders-0 was deleted and made anew"):
+            with pytest.raises(PySparkException, match="orders-0 was deleted and recreated"):
                 query.awaitTermination()
 
 

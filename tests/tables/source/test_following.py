@@ -1,4 +1,4 @@
-"""A stream reads each record once, up to the last stable offset, whatever happens to the log meanwhile."""
+"""A stream reads each record once, up to the last stable offset, for all changes to the log meanwhile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Query:
         self.now += seconds
 
     def ends(self) -> Offsets:
-        """The ends up to which reads are permitted now."""
+        """The exclusive ends of permitted reads."""
         self.now += 1
         return self.follower.ends()
 
@@ -202,7 +202,7 @@ def test_a_query_begins_where_it_is_told() -> None:
 def test_an_assigned_partition_that_is_not_there_ends_a_query() -> None:
     writer = Writer(config=SEGMENTS)
     writer.append(ONE, records())
-    with pytest.raises(NotFoundError, match=r"There is no partition orders-1 in /logs\. To read the others"):
+    with pytest.raises(NotFoundError, match=r"There is no partition orders-1 in /logs\. To read the other partitions"):
         Query(writer.fs, assign='{"orders":[0,1]}')
     query = Query(writer.fs, assign='{"orders":[0,1]}', failOnDataLoss="false")
     assert query.batch() == 3
@@ -271,10 +271,10 @@ def late_beginning(writer: Writer) -> None:
 @pytest.mark.parametrize(
     ("happens", "words", "lost"),
     [
-        (retention, r"Offsets 6 to 49 of orders-0 are gone: its log now starts at 50, as retention was faster", 44),
-        (deletion, "orders-0 are gone. What they still held is not read", 0),
-        (creation_anew, "orders-0 ended at offset 6, and now at 3: it was truncated, or made anew", 0),
-        (late_beginning, "orders-1 is new, and begins at offset 20: what was before it is gone", 20),
+        (retention, r"Offsets 6 to 49 of orders-0 are deleted: its log now starts at 50; retention was faster", 44),
+        (deletion, "orders-0 are deleted. Their unread records are lost to this query", 0),
+        (creation_anew, "orders-0 ended at offset 6, and now at 3: it was truncated, or recreated", 0),
+        (late_beginning, "orders-1 is new, and begins at offset 20: older records are deleted", 20),
     ],
 )
 def test_offsets_that_are_gone_end_a_query_or_are_passed_over(happens: Any, words: str, lost: int) -> None:
@@ -339,11 +339,11 @@ def test_a_topic_made_anew_between_two_runs_is_noticed(has_ids: bool, count: int
         query.rows.clear()
         if count == 7 and not has_ids:  # it ends below: all that is known is that it was truncated
             with (
-                pytest.raises(RequestError, match="it was truncated, or made anew") if fail == "true" else nullcontext()
+                pytest.raises(RequestError, match="it was truncated, or recreated") if fail == "true" else nullcontext()
             ):
                 query.batch()
         elif fail == "true":
-            with pytest.raises(RequestError, match=r"orders-0 was deleted and made anew.* set failOnDataLoss to false"):
+            with pytest.raises(RequestError, match=r"orders-0 was deleted and recreated.* set failOnDataLoss to false"):
                 query.batch()
         else:
             query.batch()

@@ -86,7 +86,10 @@ def test_a_pattern_is_found_anywhere_in_a_name() -> None:
         ({"startingOffsetsByTimestampStrategy": "x"}, "give error or latest"),
         ({"highWatermark": "start"}, "highWatermark: 'start': give end"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger 5 is larger than"),
-        ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: where to begin is said by"),
+        (
+            {"kafka.auto.offset.reset": "latest"},
+            "kafka.auto.offset.reset cannot be set: the option startingOffsets sets",
+        ),
         ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set: the option keyFormat decodes keys"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit cannot be set"),
         ({"kafka.isolation.levl": "read_committed"}, "no setting isolation.levl. Is kafka.isolation.level meant?"),
@@ -177,7 +180,7 @@ def test_columns_are_those_of_kafkas_source_unless_others_are_asked_for() -> Non
 def test_a_schema_chooses_columns_if_it_has_their_types() -> None:
     assert check_schema([("value", "binary"), ("offset", "bigint")]) == ("value", "offset")
     for name, kind in (("value", "string"), ("Value", "binary")):
-        with pytest.raises(RequestError, match=f"The schema says {name} {kind}; that column is value binary"):
+        with pytest.raises(RequestError, match=f"The schema has {name} {kind}; that column is value binary"):
             check_schema([(name, kind)])
     with pytest.raises(RequestError, match="There is no column v"):
         check_schema([("v", "binary")])

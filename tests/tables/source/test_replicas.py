@@ -1,4 +1,4 @@
-"""The data source reads one replica of each partition of several brokers, and heals it from the others."""
+"""The data source reads one replica of each partition of several brokers, and heals it from other replicas."""
 
 from __future__ import annotations
 

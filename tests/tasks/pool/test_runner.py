@@ -71,7 +71,7 @@ def test_a_task_whose_worker_is_killed_runs_again(pool: PoolRunner, tmp_path: Pa
 
 
 def test_a_task_whose_workers_are_killed_all_the_time_fails(pool: PoolRunner, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=f"ended in the middle of it, {ATTEMPTS_MAX} times"):
+    with pytest.raises(RequestError, match=f"ended in the middle of a task, {ATTEMPTS_MAX} times"):
         each(pool, tasks.killed, [(str(tmp_path / "one"), 100)])
     assert (tmp_path / "one").stat().st_size == ATTEMPTS_MAX
     assert each(pool, tasks.divided, [2]) == [0.5], "the pool works on"

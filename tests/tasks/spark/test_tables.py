@@ -198,7 +198,7 @@ def test_earlier_tables_that_do_not_fit_are_refused_in_words(spark: SparkSession
         cordwood.table_offsets(str(path), since=str(path))
     # The checkpoint is an offset in the middle, so the age of the tombstones behind it is unknown.
     checkpoint.write_text("0\n1\nusers 0 2\n")
-    refused(RequestError, "was cleaned up to offset 2 since .*So some deletes may be gone; make the whole table again")
+    refused(RequestError, "was cleaned up to offset 2 since .*So tombstones may be missing; make the whole table again")
     checkpoint.unlink()
     (path / "partition.metadata").write_text("version: 0\ntopic_id: kT95mSyPSJqM_1pZyP5kbw\n")
     partition = {"partition": 0, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ", "start_offset": 0, "end_offset": 1}

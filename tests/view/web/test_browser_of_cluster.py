@@ -1,4 +1,4 @@
-"""The pages of several brokers in a real browser: a reader comes from the cluster to each replica of a partition."""
+"""The pages of several brokers in a real browser: links lead from the cluster to each replica of a partition."""
 
 from __future__ import annotations
 

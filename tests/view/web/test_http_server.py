@@ -13,7 +13,7 @@ from cordwood.view.web.http_server import CONNECTIONS_MAX, HOST, THREADS, Answer
 
 
 class Served:
-    """A server with an answer that is ready, one that fails, and one that blocks until the test releases it."""
+    """A server with three pages: a ready one, a failing one, and a page that blocks until the test releases it."""
 
     def __init__(self) -> None:
         self.may_end, self.calls = threading.Event(), 0

@@ -42,7 +42,7 @@ def test_the_page_of_a_node_says_what_its_commands_say(client: Client) -> None:
     listing = run("ls", fixture(BROKER), "--by", "topic", "--json").json
     for topic in listing["topics"]:
         assert topic["topic"] in page.text
-    assert "a -stray directory: the cluster does not know it" in page.text
+    assert "a -stray directory: it is not part of the cluster" in page.text
 
 
 @pytest.mark.parametrize("command", ["ls", "why", "groups", "transactions"])

@@ -399,7 +399,7 @@ def check_bases(log: LogView, bases: Sequence[int]) -> None:
     """Raise CorruptBatchError unless base offsets ascend: each output must begin below the next segment."""
     for one, other in itertools.pairwise(bases):
         if one >= other:
-            what = f"offset {one} and those behind it are in one segment, and in the one of base offset {other}, too"
+            what = f"two segments hold offset {one} and later ones; the second has base offset {other}"
             raise CorruptBatchError(what, path=log.path, offset=one)
 
 
@@ -429,8 +429,8 @@ def clean_in_rounds(
     assert request.part is None, "rounds are not cut"
     if keys_max(slots, factor) < 1:
         raise RequestError(
-            f"{log.path}: an offset map of {SLOT_BYTES * slots} bytes, of which {100 * factor:g} % may be filled, has "
-            "no room for a single key, so that no clean would come any further"
+            f"{log.path}: an offset map of {SLOT_BYTES * slots} bytes, filled to at most {100 * factor:g} %, has no "
+            "room for a single key, so no clean could advance"
         )
     request = request.with_producers_of(log)
     end = request.first_uncleanable

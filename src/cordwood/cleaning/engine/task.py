@@ -448,7 +448,7 @@ def is_provable(task: PartitionTask, output: Output) -> bool:
 
 def not_as_reported(path: str, fault: str) -> Failure:
     """Return the failure of a partition whose outputs are not as its task has reported."""
-    what = f"{path}: what was written for it is not what it should be, so it is not used: {fault}"
+    what = f"{path}: the new segments are not as their task reported, so they are not used: {fault}"
     return Failure(FailureKind.BUG, what)
 
 

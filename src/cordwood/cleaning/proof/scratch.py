@@ -1,4 +1,4 @@
-"""The folder in which tasks that compare logs write arrays for later tasks."""
+"""The folder of the arrays that tasks of a comparison of logs write for later tasks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Kept:
     Attributes:
         path: path of the file; empty if `here` is the array.
         position: position of the array in the file.
-        starts: int64[sections + 1], the index at which each section starts, and the end.
+        starts: int64[sections + 1], start index of each section, and the end.
         crcs: uint32[sections], CRC-32C of each section's bytes in the file.
     """
 

@@ -88,6 +88,6 @@ def _attempt(do: Callable[[TaskSite, T], Any], site: TaskSite, item: T) -> Any:
 
 def lost_too_often(site: TaskSite) -> DataError:
     """Return the error to raise after `ATTEMPTS` attempts."""
-    what = f"what the tasks wrote for each other was lost or damaged {ATTEMPTS} times, so there is no"
-    advice = "result. Look after that disk, or name a folder on another one with TMPDIR"
+    what = f"temporary files of the tasks were lost or damaged {ATTEMPTS} times, so there is no"
+    advice = "result. Check this disk, or name a folder on another one with TMPDIR"
     return DataError(f"{what} {advice}", path=site.scratch.path)

@@ -171,7 +171,7 @@ class Choices:
     high_watermark: Annotated[
         int | Literal["end"] | None,
         Option(
-            "The offset up to which all replicas have the log (end: all of it). Nothing from there on is cleaned. "
+            "The offset below which all replicas have the log (end: all of it). Nothing from there on is cleaned. "
             "Default: its checkpoint.",
             metavar="OFFSET|end",
         ),
@@ -196,7 +196,7 @@ class Choices:
         Option("Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.", metavar="BYTES"),
     ] = None
     read_all: Annotated[
-        bool, Option("Read the whole log, even where key indexes say that parts of it hold nothing to clean.")
+        bool, Option("Read the whole log, even the parts without anything to clean by their key indexes.")
     ] = False
 
 

@@ -81,7 +81,7 @@ _STATES = {
         ObstacleKind.FUTURE,
         "a -future directory: a copy in the making, for another log directory",
     ),
-    DirectoryState.STRAY: (ObstacleKind.STRAY, "a -stray directory: the cluster does not know it"),
+    DirectoryState.STRAY: (ObstacleKind.STRAY, "a -stray directory: it is not part of the cluster"),
 }
 
 
@@ -524,7 +524,7 @@ def decide(
     if compaction.must_compact_now:
         late = "max.compaction.lag.ms"
         due = utc(now_ms - compaction.overdue_ms)
-        return Decision.CLEAN, config_reason(late, config[late], f"the oldest dirty batch should have gone by {due}")
+        return Decision.CLEAN, config_reason(late, config[late], f"a clean of the oldest dirty batch was due at {due}")
     until = _when_due(facts, config, compaction) if least < 1 else "only with --ignore-ratio"
     return Decision.LEAVE, config_reason(name, config[name], f"{dirty}, {needed} is required", until)
 

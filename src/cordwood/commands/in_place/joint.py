@@ -247,7 +247,7 @@ def _agreeing(
 
 def _differing(compared: PartitionComparison) -> str:
     wrong = [
-        f"the replica of broker {pair.other.replica.name} has other data than that of broker {compared.believed}: "
+        f"the replica of broker {pair.other.replica.name} has other data than that of broker {compared.newest}: "
         + ", ".join(f"{count:,} {kind}" for kind, count in pair.totals.items())
         for pair in compared.pairs
         if not pair.agrees

@@ -54,11 +54,11 @@ def proved(
     names: Mapping[str, TopicPartition],
     sums: Proofs,
 ) -> list[Output | Failure]:
-    """Prove the outcomes; replace each one that cannot be proved right by a failure.
+    """Prove the outcomes; replace an outcome whose proof fails by a failure.
 
     Args:
         names: the partition in each directory.
-        sums: the sums to which this adds.
+        sums: the sums that this adds to.
     """
     found = list(outcomes)
     written = {at: outcome for at, outcome in enumerate(outcomes) if isinstance(outcome, Output)}
@@ -71,7 +71,7 @@ def proved(
     try:
         verdicts = verify_pairs(jobs.runner(), jobs.fs, pairs, PosixFileSystem(), counters=counters)
     except NoSpaceError as error:
-        what = "what was written for it is not used, as it cannot be proved right"
+        what = "its new segments are not used, as they cannot be proved right"
         for at in written:
             found[at] = Failure(FailureKind.FULL, f"{tasks[at].path}: {what}: {error}", for_all=f"{what}: {error}")
         return found
@@ -137,6 +137,6 @@ def _not_proved(path: str, verdict: Verdict) -> str:
     first, count = verdict.violations[0], sum(verdict.totals.values())
     where = "" if first.offset is None else f", offset {first.offset}"
     return (
-        f"{path}: what was written for it cannot be proved right, so it is not used; {count} violations, such as: "
+        f"{path}: its new segments cannot be proved right, so they are not used; {count} violations, such as: "
         f"{first.path}{where}: {first.what}"
     )

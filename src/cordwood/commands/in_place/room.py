@@ -51,7 +51,7 @@ class DiskRoom:
     @property
     def free(self) -> str:
         """The free space, in words."""
-        return f"{self.free_bytes:,} B of the disk are free, of which {RESERVE_BYTES:,} B stay in reserve"
+        return f"{self.free_bytes:,} B of the disk are free, including a reserve of {RESERVE_BYTES:,} B"
 
     def __str__(self) -> str:
         limits = []

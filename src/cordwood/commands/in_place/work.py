@@ -285,4 +285,4 @@ class Ledger:
             if 0 < one.done < one.groups:
                 yield f"{path}: {one.done} of its {one.groups} groups of segments are cleaned"
         if len(complete) < len(self.progress):
-            yield "the others are as they were; clean again to go on"
+            yield "all other partitions are unchanged; clean again to continue"

@@ -111,7 +111,7 @@ class CauseKind(StrEnum):
 
 
 class Way(StrEnum):
-    """Means by which bytes can be freed."""
+    """Means to free bytes."""
 
     FILES = "files"
     COMPACTION = "compaction"
@@ -201,7 +201,7 @@ class TierFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """All inputs from which causes are derived.
+    """The inputs of all causes.
 
     Attributes:
         kind: why the partition is never cleaned; None if it may be.
@@ -282,7 +282,7 @@ class Month:
     """The use of a tier in a month, and its price: storage as it is now, requests as in the last 30 days.
 
     Attributes:
-        since_ms: the time from which on requests are known, if that is less than 30 days ago; else None.
+        since_ms: start of the known requests, if that is less than 30 days ago; otherwise None.
         puts, deletes: estimates from the copies and deletions that began: three objects each, and parts of 25 MiB.
         price: at the given prices; None without any.
     """
@@ -351,7 +351,7 @@ class WhyPartition:
 
     @property
     def all_replicas(self) -> tuple[WhyPartition, ...]:
-        """This replica and the others."""
+        """This replica and all other replicas."""
         return (self, *self.replicas)
 
     def differs_from(self, other: WhyPartition) -> bool:
@@ -373,7 +373,7 @@ class WhyPartition:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether the bytes of a cause, and so those that could go, come from a sample of the headers."""
+        """Whether the bytes of a cause, and so the bytes that could be freed, are estimates from sampled headers."""
         return any(one.is_estimate for one in self.causes)
 
     def __str__(self) -> str:
@@ -411,7 +411,8 @@ def sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
 class WhyResult(Presentable):
     """Why partitions are as large as they are, in descending order of the bytes they could lose.
 
-    Of several replicas, the leader's by the metadata counts as the partition, else the first; it has the others.
+    Of several replicas, the leader's by the metadata represents the partition, else the first; its `replicas` has the
+    other ones.
 
     Attributes:
         brokers: names of the brokers; an unknown name is empty.

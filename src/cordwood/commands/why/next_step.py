@@ -60,9 +60,9 @@ class NextStep:
 
 _UNTIL: Mapping[Bound, str] = {
     Bound.ACTIVE_SEGMENT: "from there on is the active segment, which has to roll first",
-    Bound.HIGH_WATERMARK: "what is there may not be replicated yet (high watermark)",
+    Bound.HIGH_WATERMARK: "records there may not be replicated yet (high watermark)",
     Bound.LAST_STABLE_OFFSET: "a transaction is open there",
-    Bound.MIN_COMPACTION_LAG: "what is there is younger than min.compaction.lag.ms",
+    Bound.MIN_COMPACTION_LAG: "records there are younger than min.compaction.lag.ms",
 }
 
 

@@ -144,7 +144,7 @@ def of_reason(kind: CauseKind, reason: Reason, bytes_max: int, next_step: str = 
 
 #: For partitions that are never cleaned: the next step, and whether all of the partition could be removed.
 _NEVER: Mapping[CauseKind, tuple[str, bool]] = {
-    CauseKind.NO_PARTITION: ("nothing that Kafka knows is in it; look at it, and move it elsewhere", True),
+    CauseKind.NO_PARTITION: ("it has no files of Kafka; look at it, and move it elsewhere", True),
     CauseKind.TO_BE_DELETED: (
         "start the broker, which removes it after file.delete.delay.ms; or, with the broker stopped, remove the "
         "directory by hand",
@@ -158,12 +158,12 @@ _NEVER: Mapping[CauseKind, tuple[str, bool]] = {
     CauseKind.MOVING: ("let the move between log directories finish, or cancel it", False),
     CauseKind.DUPLICATE: ("find out which of both is right (cordwood check), and remove the other", True),
     CauseKind.METADATA_LOG: ("nothing: controllers delete it behind their snapshots", False),
-    CauseKind.OFFLINE: ("repair or remove the file; cordwood check shows what is wrong", False),
+    CauseKind.OFFLINE: ("repair or remove the file; cordwood check shows the damage", False),
     CauseKind.WRONG_CONFIG: ("correct the config: Kafka would refuse it, too", False),
     CauseKind.UNKNOWN_POLICY: ("give --metadata, --server-properties or --config cleanup.policy=…", False),
     CauseKind.TIERED: (
-        "local.retention.ms and local.retention.bytes say how much stays on this disk; with --tier, why shows what "
-        "retention deletes there and here",
+        "local.retention.ms and local.retention.bytes limit the log on this disk; with --tier, why shows the next "
+        "deletions of retention there and here",
         False,
     ),
 }
@@ -189,7 +189,7 @@ def _broken(facts: PartitionFacts) -> Iterator[Cause]:
     if plan.is_unreadable:
         yield of_reason(CauseKind.UNREADABLE, plan.reason, 0, "make its files readable, and check the disk")
     elif plan.decision is Decision.REFUSE and plan.compaction is None and facts.kind is None:
-        yield of_reason(CauseKind.DAMAGED, plan.reason, size, f"cordwood check {plan.path} shows what is wrong")
+        yield of_reason(CauseKind.DAMAGED, plan.reason, size, f"cordwood check {plan.path} shows the damage")
     elif facts.kind is None and facts.log is None and plan.log_end_offset <= plan.log_start_offset:
         # If a log ends below its start, the next load deletes the segments.
         step = f"if it is not to go, correct its line in {LOG_START_OFFSETS} before a load" if facts.usage.logs else ""
@@ -220,7 +220,7 @@ def _policy_misfits(facts: PartitionFacts) -> Iterator[Cause]:
             CauseKind.UNIQUE_KEYS,
             "its keys never repeat, so that compaction can remove nothing",
             facts.plan.compaction.log_bytes,
-            "set cleanup.policy=delete with a retention, write tombstones, or key the records by what they are about",
+            "set cleanup.policy=delete with a retention, write tombstones, or give records of one subject the same key",
             evidence=(counted, facts.of_config("cleanup.policy")),
         )
 
@@ -263,7 +263,7 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
     if plan.decision is Decision.REFUSE:
         yield replace(
             of_reason(CauseKind.DAMAGED, plan.reason, facts.compactable(compaction.log_bytes)),
-            what=f"Kafka's cleaner gives up on it: what it would read is {plan.reason.what}",
+            what=f"Kafka's cleaner gives up on it: its cleanable part is {plan.reason.what}",
             next_step=f"cordwood check {plan.path} shows all damage; restore the segment from a replica",
             evidence=(Evidence(plan.reason.what), dirty),
         )
@@ -279,7 +279,7 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
         yield replace(_due(facts, compaction, size), evidence=(Evidence.of(plan.reason), dirty, *_signs(facts.cleaner)))
     elif compaction.cleanable_bytes and _is_due(facts, compaction):
         yield of_reason(
-            CauseKind.DOUBT, plan.reason, size, "give what is unknown with --config, or repair the metadata"
+            CauseKind.DOUBT, plan.reason, size, "give the unknown configs with --config, or repair the metadata"
         )
     elif compaction.cleanable_bytes:
         ratio = of_reason(CauseKind.DIRTY_RATIO, plan.reason, size, "a lower min.cleanable.dirty.ratio cleans earlier")
@@ -362,7 +362,7 @@ def _bound(facts: PartitionFacts) -> Iterator[Cause]:
     if reach.bound is Bound.LAST_STABLE_OFFSET:
         yield _transaction(facts, compaction, size)
     elif reach.bound is Bound.HIGH_WATERMARK:
-        step = "let the followers catch up; or, if there are none, give --high-watermark end"
+        step = "let the followers catch up; or, without followers, give --high-watermark end"
         yield of_reason(CauseKind.HIGH_WATERMARK, compaction.bound_reason, size, step)
     else:
         lag = of_reason(CauseKind.MIN_LAG, compaction.bound_reason, size, "a shorter min.compaction.lag.ms")
@@ -487,15 +487,15 @@ def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     yield from (replace(cause, evidence=(*evidence, *cause.evidence)) for cause in _limited(facts, log, limits))
 
 
-#: Kafka's own topics without a limit unless a person sets one, as no limit could tell which records are still needed:
+#: Kafka's own topics without a limit unless a person sets one, as a limit could delete records that are still needed:
 #: their contents, and the next step.
 _UNLIMITED = {
     SHARE_GROUP_STATE: (
-        "it is the state of share groups, of which a broker's coordinator deletes what none needs any more",
-        "nothing to do; with a retention, groups would lose theirs",
+        "it is the state of share groups; a broker's coordinator deletes records that no group needs any more",
+        "nothing to do; with a retention, groups would lose their state",
     ),
     REMOTE_LOG_METADATA: (
-        "it says where segments in remote storage are, and Kafka keeps all of it",
+        "it lists the segments in remote storage, and Kafka keeps all of it",
         "nothing to do; a retention that is shorter than that of a topic in remote storage would lose segments",
     ),
 }
@@ -543,7 +543,7 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
     if held:
         what = f"{bytes_text(_blocks(held))} are beyond its retention"
         what = f"{what}, but may not be replicated: the high watermark is {mark.offset}"
-        step = "let the followers catch up; or, if there are none, give --high-watermark end"
+        step = "let the followers catch up; or, without followers, give --high-watermark end"
         yield _retained(CauseKind.NOT_REPLICATED, what, held, step, evidence=(_as_evidence_of_mark(log),))
     gone = {base for _, bases, _ in (*taken, *unreplicated) for base in bases}
     stays = [one for one in log.segments if one.base_offset not in gone]
@@ -652,8 +652,8 @@ def _behind_younger(facts: PartitionFacts, stays: Sequence[SegmentFacts], limit_
     youngest = max(closed[: closed.index(old[-1].segment) + 1], key=lambda one: one.largest_timestamp)
     goes_ms = youngest.largest_timestamp + limit_ms
     what = (
-        f"{bytes_text(_blocks(old))} are older than retention.ms ({duration_text(limit_ms)}), but segments go as a "
-        f"whole and in order, and the one from offset {youngest.base_offset} on has records up to "
+        f"{bytes_text(_blocks(old))} are older than retention.ms ({duration_text(limit_ms)}), but segments are "
+        f"deleted whole and in order, and the segment of base offset {youngest.base_offset} has records up to "
         f"{utc(youngest.largest_timestamp)}"
     )
     step = "wait; a smaller segment.ms or segment.bytes makes segments that go earlier"

@@ -74,13 +74,13 @@ def _on_cleans(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, parti
         if not broker.flag("log.cleaner.enable"):
             yield "nothing is cleaned: the broker has no cleaner (log.cleaner.enable)"
         elif outcome.rolls.count:
-            yield f"nothing was cleaned: {ratio} was not reached in what may be cleaned"
+            yield f"nothing was cleaned: the cleanable part did not reach {ratio}"
         return
     why = f"because of {ratio}"
     if cleans.by_lag:
         both = f"{cleans.by_lag} of {number(cleans.count, 'clean')}" if cleans.by_ratio else "all cleans"
         why = f"{both} because of max.compaction.lag.ms ({duration_text(lag_ms)})"
-        why += f", the others because of {ratio}" if cleans.by_ratio else ""
+        why += f", all other cleans because of {ratio}" if cleans.by_ratio else ""
     yield f"the first clean is after {duration_text(cleans.first_ms)}; {why}"
     if cleans.keys_max > cleans.map_keys:
         yield (
@@ -98,7 +98,7 @@ def _on_cleans(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, parti
     if stay is not None and (stay.max_ms if stay.median_ms is None else stay.median_ms) > 1.5 * retention_ms:
         yield (
             f"tombstones stay longer than delete.retention.ms ({duration_text(retention_ms)}): that time begins with "
-            "the first clean of a tombstone, which goes with the first clean after that time"
+            "the first clean of a tombstone, and the first clean after that time removes it"
         )
 
 

@@ -115,7 +115,7 @@ class Workload:
         if self.keys is None and (self.skew or self.preload):
             raise RequestError("--skew and --preload go with --keys: without it each record has a new key")
         if self.aborted and self.transactions is None:
-            raise RequestError("--aborted goes with --transactions")
+            raise RequestError("--aborted needs --transactions")
 
     @property
     def records_per_second(self) -> float:
@@ -151,7 +151,7 @@ def _parse_rate(text: str) -> tuple[float, bool]:
     """Return the rate per second, and whether its unit is bytes."""
     found = _RATE.fullmatch(text.strip())
     if not text:
-        raise RequestError("Say how much is written, with --rate: records per second, or with a unit bytes (2m/s)")
+        raise RequestError("Give the written amount with --rate: records per second, or with a unit bytes (2m/s)")
     if found is None or not float(found[1]):
         raise RequestError(
             f"--rate {text}: give records per second (500, 90/min, 2000/day), or with a unit bytes (512k, 2m/s, "
@@ -321,7 +321,7 @@ def choose_scale(
         factor = least
     if workload.keys is not None and workload.keys / workload.partitions / factor > _KEYS_MAX:
         raise RequestError(
-            f"--keys {workload.keys}: most of so many keys are not written in {duration_ms / DAY_MS:g} days. Leave "
+            f"--keys {workload.keys}: most of these keys are not written in {duration_ms / DAY_MS:g} days. Leave "
             "--keys out, and each record has a new key; or add --preload"
         )
     notes = []
@@ -366,7 +366,7 @@ def _short_times(configs: Sequence[TopicConfig], step_ms: int) -> list[str]:
     short = {name: value for config in configs for name, value in _times(config).items() if value < 2 * step_ms}
     if any("delete" in config.policy and not config.integer("retention.ms") for config in configs):
         short["retention.ms"] = 0
-    return [f"{name}={value} is short beside a step, so what it limits comes late" for name, value in short.items()]
+    return [f"{name}={value} is short compared with a step, so its effects come late" for name, value in short.items()]
 
 
 def scaled_configs(config: TopicConfig, scale: Scale) -> dict[str, str]:

@@ -72,7 +72,7 @@ def check_folder(
         if is_within(folder, place):
             raise RequestError(f"{path} is in {place}, where a broker would stumble over it. Name a folder elsewhere")
         if is_within(place, folder):
-            raise RequestError(f"{place} is in {path}, which is to hold only what is kept. Name a folder elsewhere")
+            raise RequestError(f"{place} is in {path}, which must hold only kept files. Name a folder elsewhere")
     if not fs.exists(parent):
         raise NotFoundError(f"{parent} does not exist, so {path} cannot be made in it")
     there = fs.exists(folder)
@@ -168,8 +168,8 @@ class KeepFolder:
                     if fs.stat(f"{folder}/{name}").inode != before[name].inode:
                         fs.unlink(f"{folder}/{name}")
                         raise RequestError(
-                            f"{source} and a hard link to it do not have the same inode number, so what is kept here "
-                            "could not be restored later. Clean without keeping old files, or keep a copy of your own"
+                            f"{source} and a hard link to it do not have the same inode number, so undo could not "
+                            "restore kept files. Clean without keeping old files, or keep a copy of your own"
                         )
                     self.bytes_kept += before[name].size_bytes
             fs.sync_directory(folder)

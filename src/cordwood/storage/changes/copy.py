@@ -296,7 +296,7 @@ def check_unchanged(directory: LogDirectory) -> None:
         if _version(now) != _version(directory.info(name)):
             raise LockedError(
                 f"{path} changed while the directory was read: a broker has run on it since. "
-                "What was copied may not fit together, and is removed. Do it again while no broker runs"
+                "The copied files may not fit together, and are removed. Copy again while no broker runs"
             )
 
 

@@ -352,8 +352,8 @@ def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User |
     for path, info in found:
         if not info.is_directory and info.uid != user.uid:
             raise RequestError(
-                f"{path} belongs to {user_name(info.uid)}, and {user_name(user.uid)} cannot make files for somebody "
-                f"else, so what replaces it could keep a broker out. Run this as {as_whom}"
+                f"{path} belongs to {user_name(info.uid)}, and {user_name(user.uid)} cannot make files for another "
+                f"user, so a broker might not be able to read the new file. Run this as {as_whom}"
             )
         if not info.is_directory and info.gid not in user.gids:
             raise RequestError(

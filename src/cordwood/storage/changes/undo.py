@@ -128,10 +128,10 @@ def _check_inodes(fs: LocalFileSystem, directories: Iterable[KeptDirectory]) -> 
                 before = kept.before.get(name)
                 if before is not None and _version(info) == _version(before) and info.inode != before.inode:
                     raise RequestError(
-                        f"{kept.folder}/{name} is the file that was kept, but its inode number is another: the files "
-                        "were copied to where they are now, or this file system does not give them stable numbers. "
-                        "Old files cannot be told from those that the clean wrote, so nothing was changed. To go back "
-                        f"by hand, while no broker runs: delete what {MANIFEST} lists as coming for {kept.path}, and "
+                        f"{kept.folder}/{name} is the kept file, but its inode number has changed: the files were "
+                        "copied here, or this file system has no stable inode numbers. So undo cannot distinguish old "
+                        "files from files that the clean wrote, and changed nothing. To restore the old files by hand, "
+                        f"while no broker runs: delete the files that {MANIFEST} lists as coming for {kept.path}, and "
                         f"move the files in {kept.folder} there"
                     )
 
@@ -230,7 +230,7 @@ def _changes_of_logs(fs: LocalFileSystem, kept: KeptPartition, view: _View) -> I
         yield Changed(f"{kept.path}/{name}", "written since, by appends or by another clean")
     for gap in _gaps(view):
         if gap.cleaned and gap.cleaned[0] != gap.made[0]:
-            what = f"stands for none of what is kept; {_log_name(gap.cleaned[0])} would be put behind it"
+            what = f"replaces no kept segment; undo would put {_log_name(gap.cleaned[0])} behind it"
             yield Changed(f"{kept.path}/{_log_name(gap.made[0])}", what)
     there = _files_in(fs, kept.folder)
     for base in view.missing:
@@ -275,9 +275,7 @@ def _offsets(fs: LocalFileSystem, path: str) -> Mapping[TopicPartition, int]:
     try:
         return checkpoints.entries_in(fs, path)
     except CorruptFileError as error:
-        raise CorruptFileError(
-            f"{error}. Move that file away, and undo again: the one that was there comes back"
-        ) from error
+        raise CorruptFileError(f"{error}. Move that file away, and undo again: undo restores the old file") from error
 
 
 def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:

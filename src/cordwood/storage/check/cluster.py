@@ -1,8 +1,8 @@
-"""Several brokers of a cluster: which paths belong to which broker, and whether their metadata logs agree.
+"""Several brokers of a cluster: the paths of each broker, and whether their metadata logs agree.
 
-Each controller and broker has the metadata log. Below its end, each holds the same batches as the others: a follower
-appends the bytes that its leader sends. A log that has other batches in its last leader epochs was written by a leader
-that lost its quorum; it truncates them. Other batches of the same leader epoch are damage.
+Each controller and broker has the metadata log. Below their ends, all copies hold the same batches: a follower appends
+the bytes that its leader sends. A log may have different batches in its last leader epochs if its broker led then and
+lost its quorum; the broker truncates them. Different batches of the same leader epoch are damage.
 
 Source: Kafka KafkaRaftClient, KafkaMetadataLog.
 """
@@ -31,8 +31,8 @@ _BATCH = ["base_offset", "last_offset", "leader_epoch", "crc"]
 def paths_by_broker(fs: Store, paths: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Divide paths by the `node.id` of their log directories.
 
-    Paths whose broker is unknown, such as a directory that is gone, are with those of the first broker. Without two
-    brokers, all paths are as they were given.
+    Paths whose broker is unknown, such as a missing directory, join the paths of the first broker. Without two brokers,
+    the paths are returned unchanged.
     """
     found: dict[int, list[str]] = {}
     unknown: list[str] = []

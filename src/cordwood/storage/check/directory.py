@@ -79,8 +79,8 @@ _KNOWN_FILES = {
 }
 #: Consequence of an offset beyond the log's end for a broker, by file name of the checkpoint.
 _BEYOND = {
-    filenames.RECOVERY_POINTS: "what was flushed once is not there any more: records are lost",
-    filenames.LOG_START_OFFSETS: "a load deletes the whole log and starts it anew at this offset",
+    filenames.RECOVERY_POINTS: "the log has lost records that were flushed",
+    filenames.LOG_START_OFFSETS: "a load deletes the whole log and starts an empty one at this offset",
     filenames.CLEANER_OFFSETS: "the cleaner starts over from the log's start",
     filenames.HIGH_WATERMARKS: "records that consumers may have read are not there any more",
 }

@@ -200,7 +200,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     ),
     Kind.CONTROL_BATCH: (
         _D,
-        "a broker cannot tell what the marker ends; consumers and recovery fail at it or misjudge transactions",
+        "a broker cannot read the kind of the marker; consumers and recovery fail at it or misjudge transactions",
     ),
     Kind.RECORD: (_D, "consumers and the cleaner fail at this batch"),
     Kind.TRAILING_BYTES: (_D, "consumers reject the batch: bytes remain after its last record"),
@@ -210,7 +210,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.INNER_MESSAGE: (_D, "consumers and the cleaner fail at this compressed message set"),
     Kind.BATCH_TOO_LARGE: (
         _D,
-        "decompressing the batch takes so much memory that it can bring down a consumer or the cleaner",
+        "decompressing the batch can exhaust the memory of a consumer or the cleaner",
     ),
     Kind.INDEX_MISSING: (_R, "the next load rebuilds the segment's indexes"),
     Kind.INDEX_WITHOUT_LOG: (_D, "its .log file is missing; the next load deletes the index"),
@@ -250,7 +250,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     ),
     Kind.PARTITION_METADATA: (_D, OFFLINE),
     Kind.TOPIC_ID: (_D, STRAY),
-    Kind.QUORUM_STATE: (_D, "the node does not start: it cannot tell how it voted"),
+    Kind.QUORUM_STATE: (_D, "the node does not start, as it cannot read its own vote"),
     Kind.NO_SEGMENT: (_D, "a broker starts an empty log here"),
     Kind.KEY_INDEX_UNREADABLE: (_N, _UNUSED),
     Kind.KEY_INDEX_STALE: (_N, _UNUSED),
@@ -263,7 +263,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker takes it for 0 or fails on it"),
     Kind.CHECKPOINT_BEYOND_END: (_D, "the log was longer once: records beyond its end are lost"),
     Kind.CHECKPOINT_PARTITION: (_N, "the entry's partition is not in this directory; brokers ignore the entry"),
-    Kind.META_PROPERTIES: (_D, "a broker takes the log directory offline and goes on without it"),
+    Kind.META_PROPERTIES: (_D, "a broker takes the log directory offline and continues without it"),
     Kind.CLEAN_SHUTDOWN: (_N, "the shutdown counts as clean, but the broker epoch is not known"),
     Kind.BAD_DIRECTORY_NAME: (_D, STOPS),
     Kind.DUPLICATE_PARTITION: (_D, "a broker does not start with both"),
@@ -277,7 +277,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     ),
     Kind.DIRECTORY_MISSING: (_D, NO_START),
     Kind.PARTITION_MISSING: (_D, EMPTY),
-    Kind.SEGMENT_MISSING: (_D, "a broker serves the log without these records, and says nothing"),
+    Kind.SEGMENT_MISSING: (_D, "a broker serves the log without these records, and reports no error"),
     Kind.TIER_METADATA: (
         _D,
         "a broker stops to read the metadata topic here: fetches from the tier fail for all partitions whose metadata "
@@ -317,7 +317,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     ),
     Kind.TIER_DELETION: (
         _N,
-        "a broker tries again in every round; until then it deletes nothing else of the partition, and with "
+        "a broker tries again in every round; until then it deletes no other segment of the partition, and with "
         "retention.bytes the log start moves on in each round; see the broker's log for the reason",
     ),
     Kind.TIER_COPY: (

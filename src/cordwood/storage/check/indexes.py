@@ -576,7 +576,7 @@ class KeyIndexCheck:
         same &= (batches["record_count"] == counts) | (batches["record_count"] < 0)
         if not same.all():
             position = int(batches["position"][np.flatnonzero(~same)[0]])
-            self._differs = f"the batch at position {position} of the segment is not the one that was there"
+            self._differs = f"the batch at position {position} of the segment has changed since the index was made"
             return
         self._done = end
         self._flags |= _flags(batches)
@@ -602,7 +602,7 @@ class KeyIndexCheck:
         elif not what and header.last_header_crc != crc_of_header(file, header.covered_bytes - last_bytes, last_bytes):
             what = "the header of the last batch that it covers is another"
         elif not what and (header.flags & _OF_HEADERS != self._flags or header.delete_horizon_ms != self._horizon):
-            what = "its header does not say what the headers of the batches say"
+            what = "its header does not fit the headers of the batches"
         if what:
             self._findings.add(Kind.KEY_INDEX_STALE, self._path, what)
 
@@ -641,7 +641,7 @@ class KeyIndexes:
                 continue  # of a segment in the tier
             base_offset = parse_key_index(name)
             if base_offset is None and is_key_index(name.removesuffix(Temporary.TMP)):
-                meaning = "the next one that is written there replaces it"
+                meaning = "the next written index replaces it"
                 what = "an index that was being written"
                 self._findings.add(Kind.LEFTOVER, path, what, severity=Severity.NOTE, meaning=meaning)
             elif base_offset is None:

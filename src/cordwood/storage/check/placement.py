@@ -84,7 +84,7 @@ def _meta(node: NodeToCheck, directory: LogDirectory, findings: Findings) -> Non
         findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
     elif _is_unregistered(node, directory) and node.placed_by_id(directory):
         has = "no directory.id" if directory.meta.directory_id is None else "another directory.id than before"
-        what = f"it has {has}, and the cluster's metadata places partitions by the one that it had"
+        what = f"it has {has}, and the cluster's metadata assigns partitions to the old id"
         meaning = "its partitions get no leader until the broker has had them assigned to the new id"
         findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
 
@@ -144,7 +144,7 @@ def _metadata_log(node: NodeToCheck, findings: Findings) -> None:
     newest = max(snapshot_offsets(log), default=NONE)
     if log.first_offset > 0 and newest < log.first_offset:
         has = "there is no snapshot" if newest == NONE else f"the newest snapshot ends at {newest}"
-        what = f"the metadata log begins at offset {log.first_offset}, and {has}: what was before is lost"
+        what = f"the metadata log begins at offset {log.first_offset}, and {has}: the records before are lost"
         findings.add(Kind.METADATA_LOG, path, what, offset=log.first_offset)
     elif node.believed is not None and node.metadata is not None and node.metadata.next_offset == 0:
         findings.add(Kind.METADATA_LOG, path, "the metadata log is empty", meaning=ALL_STRAY)
@@ -161,7 +161,7 @@ def _registered(node: NodeToCheck, findings: Findings) -> None:
             return
         known_ids = ", ".join(map(str, sorted(metadata.brokers)))
         path = f"{known[0].path}/{filenames.META_PROPERTIES}"
-        what = f"node.id {node.node_id}, but the cluster's metadata knows only the brokers {known_ids}"
+        what = f"node.id {node.node_id}, but the cluster's metadata has only the brokers {known_ids}"
         findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
         return
     here = {properties.encode_id(one.meta.directory_id) for one in known if one.meta and one.meta.directory_id}
@@ -170,7 +170,7 @@ def _registered(node: NodeToCheck, findings: Findings) -> None:
         where = node.metadata_place[1].path if node.metadata_place else node.directories[0].path
         what = (
             f"the broker has {len(broker.directories)} log directories by its cluster's metadata, "
-            f"{len(node.all_directories)} given: the one with the id {', '.join(missing) or '?'} is not there"
+            f"{len(node.all_directories)} given: the directory with the id {', '.join(missing) or '?'} is missing"
         )
         findings.add(
             Kind.DIRECTORY_MISSING,
@@ -210,11 +210,11 @@ def check_topic_id(
 
 def _stray(node: NodeToCheck, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
     metadata = node.believed
-    assert metadata is not None, "it was asked for"
+    assert metadata is not None, "it was checked for"
     file, wanted = f"{path}/{FileKind.PARTITION_METADATA}", metadata.topics.get(name.topic)
     stray = STRAY if node.is_here(wanted, name.partition) else STRAY_ONLY
     if topic_id is None:
-        what = f"missing, so a broker does not know of which topic it is; by name its id is {_id(wanted)}"
+        what = f"missing, so a broker cannot find the partition's topic; by its name the topic id is {_id(wanted)}"
         findings.add(Kind.PARTITION_METADATA, file, what, meaning=stray)
         return
     owner = node.topics_by_id.get(topic_id)

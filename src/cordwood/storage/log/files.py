@@ -241,8 +241,8 @@ def _check_own(fs: TargetStore, work: str) -> None:
     """Raise if the work folder is a link: its files may belong to others, and all of them would be removed."""
     if fs.is_link(work):
         raise RequestError(
-            f"{work} is a link. What runs leave in this folder is removed, so it has to be a directory of the "
-            "partition itself. Remove the link; what it leads to stays as it is."
+            f"{work} is a link. Commands delete leftover files in this folder, so it must be a directory of the "
+            "partition itself. Remove the link; its target stays as it is."
         )
 
 

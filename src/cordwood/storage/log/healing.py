@@ -201,7 +201,7 @@ class _Source:
         return _epochs_of(self.log)
 
     def patches(self, damage: _Damage, epochs: LeaderEpochs) -> list[Patch] | str:
-        """Return the bytes that replace a damaged part, or why there are none."""
+        """Return the bytes that replace a damaged part, or the reason why this replica cannot heal it."""
         found = [
             (segment.path, item.batches[_is_whole(item)])
             for segment, item in self.log.windows(start_offset=damage.low, end_offset=damage.high)
@@ -330,18 +330,18 @@ class _HealedFile(WrappedReadableFile):
         return bytes(data[: self.read_into(position, memoryview(data))])
 
 
-# ---- heal what a reader finds damaged --------------------------------------------------------------------------------
+# ---- heal damage that a reader finds ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Healer:
     """Heals logs when a reader finds damage in them.
 
-    Only segments with damage are searched for the rest of it, so a sound log costs nothing.
+    A whole segment is searched once a reader finds damage in it; a sound log costs nothing.
 
     Args:
-        heals: the user wants it. Without, errors only mention that it is possible.
-        flag: the option by which the user asks for it.
+        heals: whether the user wants logs healed; otherwise errors only mention that another replica can heal them.
+        flag: the option that enables healing.
 
     Attributes:
         patches: all patches so far.
@@ -351,7 +351,7 @@ class Healer:
     flag: str = "--heal"
     patches: dict[str, tuple[Patch, ...]] = field(default_factory=dict)
     _logs: dict[str, tuple[LogView, tuple[OtherReplica, ...]]] = field(default_factory=dict)
-    #: By path of a damaged file: its patches, and why other damage in it cannot be healed.
+    #: By path of a damaged file: its patches, and the reasons why other damage in it cannot be healed.
     _found: dict[str, tuple[list[Patch], list[str]]] = field(default_factory=dict)
 
     def know(self, log: LogView, others: Sequence[OtherReplica]) -> None:
@@ -369,9 +369,9 @@ class Healer:
         return HealedLocation(location, dict(self.patches)) if self.patches else location
 
     def heal(self, errors: Iterable[DataError]) -> bool:
-        """Look for whole bytes in place of damage; return whether there are any that were not known before.
+        """Look for whole bytes in place of damage; return whether new patches were found.
 
-        Errors that cannot be healed, or are not to be healed, get advice.
+        Errors get advice if no replica can heal them, or if the user does not want logs healed.
         """
         is_healed = False
         for path, some in groupby(sorted(errors, key=lambda one: one.path or ""), lambda one: one.path or ""):
@@ -421,7 +421,7 @@ class Healer:
 
 
 def _find(log: LogView, path: str, others: Sequence[OtherReplica]) -> tuple[list[Patch], list[str]]:
-    """Return the patches of a segment's file, and why other damage in it cannot be healed."""
+    """Return the patches of a segment's file, and the reasons why other damage in it cannot be healed."""
     segment = next((one for one in log.segments if one.path == path), None)
     if segment is None:
         return [], []

@@ -1,11 +1,11 @@
 """The position of a replica's log among those of other replicas: its last leader epoch, then its end.
 
-A leader numbers its batches with its epoch, and a follower that has other batches in them truncates them. So the log
-with the newest epoch has the batches that count, and of two logs with the same last epoch the longer one has all of the
-other's. This is how a KRaft voter compares logs before it votes:
+A leader numbers its batches with its epoch, and a follower truncates its batches that the leader does not have. So the
+log with the newest epoch has the valid batches. If two logs have the same last epoch, the longer log has all batches of
+the shorter one. A KRaft voter compares logs in the same way before it votes:
 
     broker   leader epochs                 end    position
-    1        0 from 0, 3 from 120          180    (3, 180)   believed
+    1        0 from 0, 3 from 120          180    (3, 180)   the newest
     2        0 from 0, 3 from 120          150    (3, 150)   a follower that was behind
     3        0 from 0, 2 from 110          240    (2, 240)   was the leader in epoch 2; 120 records were never committed
 """
@@ -22,12 +22,12 @@ from cordwood.storage.log.view import LogView
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogPosition:
-    """The last leader epoch of a log, and its end; the largest one is the log to believe.
+    """The last leader epoch of a log, and its end; the newest replica has the largest position.
 
     Attributes:
         epoch: NONE (-1) if the log has no leader epochs, or they are unreadable.
 
-    Source: Kafka OffsetAndEpoch.compareTo, by which KafkaRaftClient grants votes; KIP-966 has the same order for
+    Source: Kafka OffsetAndEpoch.compareTo, with which KafkaRaftClient decides on votes; KIP-966 has the same order for
     replicas.
     """
 

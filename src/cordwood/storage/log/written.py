@@ -1,4 +1,4 @@
-"""Compares the indexes of a segment that a clean has written with its batches, while somebody reads the batches.
+"""Compares the indexes of a segment that a clean has written with its batches, while a caller reads the batches.
 
     offset index    an entry has the position of a batch, and its last offset
     time index      an entry has the largest timestamp of all batches up to one, and an offset of that batch

@@ -5,7 +5,7 @@
         └────────► replicas      the directories of a partition, at most one per broker; files are read on first use
 
 Replicas of a partition may differ: a follower was behind when it stopped, or a leader wrote records that were never
-committed. A verb that reads each partition once reads the replica to believe; see `storage.log.position`.
+committed. A verb that reads each partition once reads the newest replica; see `storage.log.position`.
 
 A verb about one broker gets a cluster of one. A change made without a broker must be the same on all replicas, or one
 of them undoes it later: `all_replicas` returns them only if none is missing.
@@ -120,7 +120,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class ChosenReplica:
     """The replica of a partition that a verb reads.
 
     Attributes:
@@ -283,16 +283,16 @@ class Cluster:
         leader = next_ids[0] if known.leader == NONE and len(next_ids) == 1 else known.leader
         return next((one for one in self.replicas(name) if one.node.node_id == leader), None)
 
-    def believed(self, name: TopicPartition, broker: str | None = None) -> Belief:
-        """Choose the replica of a partition to read: the one with the newest last leader epoch, then the highest end.
+    def choose_replica(self, name: TopicPartition, broker: str | None = None) -> ChosenReplica:
+        """Choose the replica of a partition to read: with the newest last leader epoch, then the highest end.
 
         Of equal replicas the leader by the metadata is chosen, else the first. An unreadable replica is chosen last.
 
         Args:
-            broker: name of the broker whose replica the user wants; None: as above.
+            broker: name of the broker whose replica the user wants; None: the newest replica.
 
         Raises:
-            NotFoundError: no directory has the partition, or not the broker's.
+            NotFoundError: no directory has the partition, or the broker's directories do not have it.
             RequestError: no directory belongs to the broker.
         """
         replicas = self.replicas(name)
@@ -304,9 +304,9 @@ class Cluster:
             if chosen is None:
                 have = brokers_text([one.broker for one in replicas])
                 raise NotFoundError(f"--replica {broker}: broker {broker} has no partition {name}; {have} have it")
-            return _belief(chosen, replicas, "named by --replica")
+            return _choice(chosen, replicas, "named by --replica")
         if len(replicas) == 1:
-            return Belief(replicas[0], "the only replica here")
+            return ChosenReplica(replicas[0], "the only replica here")
         positions = [(one, _position(one)) for one in replicas]
         best = max(position for _, position in positions)
         equal = [one for one, position in positions if position == best]
@@ -315,12 +315,12 @@ class Cluster:
             newest = f"its last leader epoch, {best.epoch}, is the newest" if best.epoch != NONE else ""
             longest = f"its end, {best.end_offset}, is the highest"
             longest += f" in leader epoch {best.epoch}" if best.epoch != NONE else ""
-            return _belief(equal[0], replicas, newest if with_epoch == 1 and newest else longest)
+            return _choice(equal[0], replicas, newest if with_epoch == 1 and newest else longest)
         leader = next((one for one in equal if one is self.leader(name)), None)
         which = "the first" if leader is None else "the leader by the metadata"
         epoch = f"last leader epoch {best.epoch}, " if best.epoch != NONE else ""
         same = f"{brokers_text([one.broker for one in equal])} are equal ({epoch}end {best.end_offset})"
-        return _belief(equal[0] if leader is None else leader, replicas, f"{which}; {same}")
+        return _choice(equal[0] if leader is None else leader, replicas, f"{which}; {same}")
 
     # ---- all replicas, for changes -----------------------------------------------------------------------------------
 
@@ -349,8 +349,8 @@ class Cluster:
         partition = self.assignment(name)
         if partition is None:
             raise RequestError(
-                f"nothing says how many replicas {name} has: give --metadata DIR, with __cluster_metadata-0; or, if it "
-                "has no other replica, --single-copy"
+                f"the number of replicas of {name} is unknown: give --metadata DIR, with __cluster_metadata-0; or, if "
+                "it has no other replica, --single-copy"
             )
         wanted = set(partition.replicas)
         if len(wanted) == 1 and len(here) == 1 and here[0] is None:
@@ -363,8 +363,8 @@ class Cluster:
             )
         if others := sorted(str(one) for one in here if one not in wanted):
             raise RequestError(
-                f"{name} is in a directory of {brokers_text(others)}, but the metadata knows it on "
-                f"{brokers_text(sorted(wanted))} only"
+                f"{name} is in a directory of {brokers_text(others)}, but by the metadata its replicas are only on "
+                f"{brokers_text(sorted(wanted))}"
             )
 
     def has_current(self, name: TopicPartition) -> bool:
@@ -495,7 +495,7 @@ def _order(node: Node) -> tuple[bool, int, str]:
     return node.node_id is None, node.node_id or 0, node.name
 
 
-# ---- which replica to believe ----------------------------------------------------------------------------------------
+# ---- the newest replica ----------------------------------------------------------------------------------------------
 
 
 def _position(replica: Replica) -> LogPosition:
@@ -506,8 +506,8 @@ def _position(replica: Replica) -> LogPosition:
         return LogPosition(NONE, NONE)
 
 
-def _belief(replica: Replica, replicas: Sequence[Replica], reason: str) -> Belief:
-    return Belief(replica, reason, tuple(one for one in replicas if one is not replica))
+def _choice(replica: Replica, replicas: Sequence[Replica], reason: str) -> ChosenReplica:
+    return ChosenReplica(replica, reason, tuple(one for one in replicas if one is not replica))
 
 
 # ---- checks before a change ------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ class LogDirectory:
         """
         path, error = f"{self.path}/{filenames.HIGH_WATERMARKS}", self.high_watermarks_failure
         why = f"{path} has no entry for {name}" if error is None else f"{path} cannot be read ({error.what})"
-        return f"{why}, so nothing says which records of {name} are on all replicas"
+        return f"{why}, so it is unknown which records of {name} are on all replicas"
 
     def log(self, partition: Partition, entries: Sequence[FileInfo] | None = None) -> LogView:
         """Open the log of one of the directory's partitions; for `entries` see `LogView`."""
@@ -325,7 +325,7 @@ def look(fs: Store, path: str) -> FoundPath:
         if not why and not fs.reads_by_request(path) and fs.is_link(path):
             why = ": it is a link whose target is missing"
         if not why and re.search(r"[*?]|\[.+\]", path):
-            why = ". Patterns in paths are not expanded: name the directories, or one that holds them all"
+            why = ". Patterns in paths are not expanded: name the directories, or the folder that holds all of them"
         raise NotFoundError(f"{path} does not exist{why}") from None
     if names is None:
         return FoundPath(path, PathKind.FILE)

@@ -444,7 +444,7 @@ class ReplicasListing:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What is not well, in words: by the metadata, and replicas that are missing in their broker's directories."""
+        """Problems in words: by the metadata, and replicas that are missing in their broker's directories."""
         words = () if self.known is None else replication_state(self.known)
         return (*words, *([f"missing on {','.join(self.missing)}"] if self.missing else []))
 
@@ -465,7 +465,7 @@ class ReplicasListing:
 
 
 def replication_state(known: PartitionReplicas) -> tuple[str, ...]:
-    """Describe what is not well with a partition by the metadata, and whether it is being moved."""
+    """Describe a partition's problems by the metadata, and whether it is being moved."""
 
     def ids(numbers: Iterable[int]) -> str:
         return ",".join(map(str, numbers))

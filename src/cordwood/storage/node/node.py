@@ -516,7 +516,7 @@ def _metadata_logs(fs: Store, directories: Sequence[LogDirectory], asked: str | 
         if posixpath.basename(asked) == cluster_metadata.NAME:
             asked = posixpath.dirname(asked) or "."
         if not fs.exists(f"{asked}/{cluster_metadata.NAME}"):
-            raise NotFoundError(f"{asked} holds no {cluster_metadata.NAME}, so it says nothing about topics")
+            raise NotFoundError(f"{asked} holds no {cluster_metadata.NAME}, so it has no metadata of topics")
         directories = [LogDirectory.open(fs, asked)]
     return [
         (directory, partition.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cordwood.common.types import TopicPartition
-from cordwood.storage.node.cluster import Belief, brokers_text
+from cordwood.storage.node.cluster import ChosenReplica, brokers_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class ReadReplica:
     others: tuple[str, ...]
 
     @classmethod
-    def of(cls, belief: Belief) -> ReadReplica:
+    def of(cls, choice: ChosenReplica) -> ReadReplica:
         """Return the replica of a choice."""
-        chosen = belief.replica
-        others = tuple(one.broker for one in belief.others)
-        return cls(chosen.name, chosen.broker, chosen.path, belief.reason, others)
+        chosen = choice.replica
+        others = tuple(one.broker for one in choice.others)
+        return cls(chosen.name, chosen.broker, chosen.path, choice.reason, others)
 
     def __str__(self) -> str:
         return f"{self.topic_partition} is read from {brokers_text([self.broker])}: {self.reason}"

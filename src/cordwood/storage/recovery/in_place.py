@@ -107,8 +107,8 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: RecoveredFi
         # One wrong digit in a checkpoint, or an older copy of the log beside it, is enough to cause this.
         raise DataError(
             f"{log.path} ends at offset {log.next_offset}, below its log start offset {log.log_start_offset}, so a "
-            f"broker's start would delete all of it. If it is not to go, correct its line in {LOG_START_OFFSETS}; else "
-            "clean into a copy (--output), keep what goes (--keep-old), or let a broker start on it"
+            f"broker's start would delete all of it. To keep the log, correct its line in {LOG_START_OFFSETS}. "
+            "Otherwise clean into a copy (--output), keep the deleted files (--keep-old), or let a broker start on it"
         )
     files = _files(fs, log.path)
     goes = {name: file for name, file in files.items() if not new.stays(log, name, file)}
@@ -140,8 +140,8 @@ def _check_cut(log: LogView, cut: LoadCut) -> None:
     """Raise CorruptBatchError if a cut would delete whole batches: a broker does so, but this may be the only copy."""
     if whole_behind(log, cut):
         raise CorruptBatchError(
-            "no whole batch, but there are some behind it. A broker's start would cut the log here, and delete them. "
-            "Clean into a copy (--output), keep what goes (--keep-old), or let a broker start on it",
+            "no whole batch, but whole batches behind it. A broker's start would cut the log here, and delete them. "
+            "Clean into a copy (--output), keep the deleted files (--keep-old), or let a broker start on it",
             path=f"{log.path}/{offset_name(cut.base_offset, FileKind.LOG)}",
             position=cut.position,
         )

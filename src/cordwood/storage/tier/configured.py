@@ -7,8 +7,8 @@
     rsm.config.key.prefix                    the beginning of all keys
     rsm.config.encryption.key.pairs          ids of key pairs; their private keys are in PEM files
 
-The prefix `rsm.config.` is itself a config. Addresses and credentials come from the environment, never from the file,
-which may be a copy from another machine. An unreadable tier is named in a warning, and left out.
+The prefix `rsm.config.` is itself a config. Clients take addresses and credentials from the environment, never from the
+file, which may be a copy from another machine. A warning names an unreadable tier, which is then left out.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def configured_tier(store: Store, path: str, environment: Mapping[str, str]) -> 
     """Return the tier that a server.properties configures; None without one, or if it cannot be read from here.
 
     Args:
-        environment: the variables from which clients of object stores take addresses and credentials.
+        environment: the variables with addresses and credentials for clients of object stores.
 
     Raises:
         ConfigError: the file is malformed.
@@ -151,7 +151,7 @@ def _folder(store: Store, path: str, name: str) -> str:
 
 
 def _keys(store: Store, configs: Mapping[str, str], path: str) -> Iterator[str]:
-    """Yield the files of private keys that can be read here; name the others."""
+    """Yield the readable files of private keys; name the unreadable ones."""
     if configs.get("encryption.enabled", "").lower() != "true" or importlib.util.find_spec("cryptography") is None:
         return  # an encrypted segment gets an error that names the extra to install
     for pair in filter(None, map(str.strip, configs.get("encryption.key.pairs", "").split(","))):

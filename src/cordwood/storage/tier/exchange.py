@@ -8,7 +8,7 @@
     forget      append: the old segments are deleted; then remove the journal
 
 A crash before the commit leaves objects that no record names. A crash after it leaves segments whose deletion began; a
-broker that starts deletes them, too. `resume` does the rest of either.
+broker that starts deletes them, too. `resume` completes or undoes either.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def largest_timestamp(store: Store, files: Mapping[FileKind, str], piece: Piece,
 
 
 def described(fs: Store, segment: RemoteSegment, files: Mapping[FileKind, str]) -> TierSegment:
-    """Return what a manifest says of a segment, by the files that it was uploaded from."""
+    """Return a segment's manifest entry, from the files that it was uploaded from."""
     sizes = (fs.stat(files[kind]).size_bytes if kind in files else NONE for kind in SIZED)
     return TierSegment(segment, checksum(fs, files[FileKind.LOG]), tuple(sizes))
 
@@ -158,9 +158,9 @@ def exchange(
 
     Args:
         path: the partition's directory, which is locked.
-        keep_old: leave the old segments' objects, which no broker knows afterwards.
+        keep_old: leave the old segments' objects; afterwards no broker has metadata about them.
         confirm: called before the commit; raises if the locks are lost.
-        moved: the sums to which this adds.
+        moved: the sums that this adds to.
     """
     layout, segments = store.layout, [one.segment for one in new]
     _write_journal(fs, path, segments, [] if keep_old else [one.id for one in old])
@@ -187,7 +187,7 @@ def exchange(
 
 
 def foretold(store: TierStore, new: Sequence[NewSegment], old: Sequence[RemoteSegment], moved: Moved) -> None:
-    """Add up what an exchange would write and delete, without the manifests that a layout adds."""
+    """Add up the objects and bytes that an exchange would write and delete, without the layout's manifests."""
     layout = store.layout
     for one in new:
         moved.objects_written += len(_objects(store, layout, one.like))
@@ -199,7 +199,7 @@ def foretold(store: TierStore, new: Sequence[NewSegment], old: Sequence[RemoteSe
 
 
 def _objects(store: TargetStore, layout: Layout, segment: RemoteSegment) -> dict[str, int]:
-    """Return the sizes of a segment's objects by path, in the order of writing; without those that are missing."""
+    """Return the sizes of a segment's existing objects by path, in the order of writing."""
     found = {}
     for path in layout.object_paths(segment):
         with contextlib.suppress(FileNotFoundError):
@@ -234,7 +234,7 @@ def _begun(store: TargetStore, layout: Layout, segment: RemoteSegment) -> list[s
 def resume(
     store: TierStore, fs: LocalFileSystem, path: str, part: RemotePart, metadata: Callable[[], MetadataLog]
 ) -> str:
-    """Complete or undo an exchange that a crash interrupted; return what was done, or "".
+    """Complete or undo an exchange that a crash interrupted; return a description of it, or "".
 
     Args:
         metadata: opens the metadata partition, if something has to be appended.
@@ -243,7 +243,7 @@ def resume(
     if found is None:
         return ""
     new, old_ids = found
-    # All replicas of the metadata must have the same records, or another one could know more than this one.
+    # All replicas of the metadata must have the same records; otherwise another replica may have newer ones.
     appends = metadata()
     log, layout = part.log, store.layout
     started: list[RemoteSegment] = []
@@ -285,7 +285,7 @@ def _write_journal(fs: LocalFileSystem, path: str, new: Sequence[RemoteSegment],
 
 
 def _read_journal(fs: LocalFileSystem, path: str) -> tuple[list[RemoteSegment], list[str]] | None:
-    """Read the journal; None if there is none, or it is that of another directory.
+    """Return the journal; None if it is missing, or belongs to another directory.
 
     Raises:
         CorruptFileError: it is damaged.

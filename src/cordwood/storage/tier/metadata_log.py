@@ -33,7 +33,7 @@ _TEMPORARY = "cordwood.tmp"
 
 
 def metadata_partition(partition: TopicIdPartition, count: int) -> int:
-    """Return the partition of `__remote_log_metadata`, of so many, with the records about a partition.
+    """Return the partition of `__remote_log_metadata` with the records about a partition.
 
     Source: Kafka RemoteLogMetadataTopicPartitioner.
     """
@@ -98,7 +98,7 @@ class MetadataLog:
             return f"{path}/{offset_name(self._base_offset, kind)}"
 
         def put(name: str, data: bytes) -> None:
-            # What a crash leaves under this name, the next append overwrites.
+            # The next append overwrites a file that a crash left under this name.
             self._fs.put(name, data, like=like, beside=f"{path}/{_TEMPORARY}")
 
         like = LogView(path, fs=self._fs).segments[-1].files.log

@@ -1,11 +1,11 @@
 """Segments of one partition's tier in little memory, as a live log keeps all of them for as long as it is open.
 
-A segment takes a row of 83 bytes, and behind all rows its leader epochs, 12 bytes each, and its custom metadata:
+A segment takes a row of 83 bytes. Behind all rows are its leader epochs, 12 bytes each, and its custom metadata:
 
-    rows    │ id, offsets, sizes, times, number of epochs, position in the rest │ the next segment …
-    rest    │ epoch 4, start offset 8 │ … │ custom metadata │ those of the next segment …
+    rows      │ id, offsets, sizes, times, number of epochs, position in the details │ the next segment …
+    details   │ epoch 4, start offset 8 │ … │ custom metadata │ details of the next segment …
 
-`TierSegment` objects, which take 600 bytes and more, are made when somebody takes them out.
+A `TierSegment` object takes 600 bytes and more, so it is made only when a caller takes a segment out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TierSegment:
 
     Attributes:
         segment: in state `COPY_FINISHED`.
-        crc32c: of its `.log`; None if nobody computed it.
+        crc32c: checksum of its `.log`; None if it was never computed.
         index_bytes: sizes of its files of the kinds `SIZED`; NONE where it has no such file.
     """
 
@@ -137,9 +137,9 @@ class PackedSegments(Sequence[TierSegment]):
         return int(overlaps[0]) + 1 if overlaps.size else None
 
     def changes_since(self, base: PackedSegments) -> tuple[list[TierSegment], list[str]]:
-        """Return the segments that are not in a base as they are here, and the ids of those that only the base has so.
+        """Return the segments that differ from a base, and the ids of the base's changed or removed segments.
 
-        A segment that changed is in both.
+        A changed segment is in both.
         """
         before, now = base._by_id(), self._by_id()
         added = [self[at] for at, (key, content) in enumerate(now.items()) if before.get(key) != content]
@@ -151,7 +151,7 @@ class PackedSegments(Sequence[TierSegment]):
 
     @property
     def _starts(self) -> list[int]:
-        """Where the rest of each segment starts."""
+        """Where the details of each segment start."""
         starts: list[int] = self._rows["rest"].tolist()
         return starts
 

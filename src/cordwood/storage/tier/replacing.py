@@ -1,4 +1,4 @@
-"""Which remote segments a clean replaces, and by which events brokers learn of it; values only.
+"""Which remote segments a clean replaces, and the events that make brokers use the new ones; values only.
 
 A clean turns groups of segments into outputs. Each output, written or not, is a piece of the log:
 
@@ -6,8 +6,8 @@ A clean turns groups of segments into outputs. Each output, written or not, is a
     segments    A         B, C        D           B
     written     no        yes         no          no
 
-B also answers for offsets from 819 on. So when C and B go, the last piece gets a new segment, too, with the bytes that
-it has. A piece without records joins a neighbour, as there is no remote segment without records.
+B also answers for offsets from 819 on. So when C and B are replaced, the last piece gets a new segment, too, with the
+same bytes. A piece without records joins a neighbour, as a remote segment cannot be empty.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Replacement:
 
     Attributes:
         pieces: the pieces that get a new segment.
-        sources: for each of them, the answers that it replaces.
-        replaced: the old segments, by start offset; none of them answers for an offset afterwards.
+        sources: the answers that each piece replaces.
+        replaced: the old segments, by start offset; afterwards they answer for no offset.
         staying: the answers that stay.
     """
 
@@ -117,7 +117,7 @@ def plan_replacement(pieces: Sequence[Piece], answered: Sequence[Answer]) -> Rep
 
 
 def _without_empty(pieces: Sequence[Piece]) -> list[Piece]:
-    """Let pieces without records join the piece before them, or the one after them at the start."""
+    """Let pieces without records join the piece before them; at the start, the piece after them."""
     found: list[Piece] = []
     start = None
     for piece in pieces:
@@ -164,7 +164,7 @@ def lineage_at_end(piece: Piece, epochs: Sequence[EpochEntry], lineage: Sequence
 def events_of(
     new: Iterable[tuple[RemoteSegment, bytes | None]], replaced: Iterable[RemoteSegment], *, is_deleted: bool
 ) -> list[SegmentEvent | UpdateEvent]:
-    """Return the events by which new segments replace others.
+    """Return the events that replace segments by new ones.
 
     Args:
         new: segments whose objects are complete, with their custom metadata.

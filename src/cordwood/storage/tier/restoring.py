@@ -26,7 +26,7 @@ from cordwood.storage.tier.manifest import TierState
 from cordwood.storage.tier.remote_log import RemoteLog, copied_log
 from cordwood.storage.tier.segments import RemoteSegment, TopicIdPartition
 
-#: The finished segments of partitions, in the order in which they were copied.
+#: The finished segments of partitions, in the order of their copies.
 Segments = Mapping[TopicIdPartition, Sequence[RemoteSegment]]
 
 
@@ -35,7 +35,7 @@ class OlderTopic:
     """A topic that is left out of a restore, as a newer topic has its name.
 
     Attributes:
-        last_copy_ms: time at which the last of its segments was copied.
+        last_copy_ms: time of the last copy of one of its segments.
     """
 
     topic: str

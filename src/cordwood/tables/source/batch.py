@@ -34,7 +34,7 @@ from cordwood.storage.log.segment import MAX_OFFSET, Cut
 from cordwood.storage.log.tail import find_tail, follow, outcomes
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.cluster import Belief, Cluster, Replica
+from cordwood.storage.node.cluster import ChosenReplica, Cluster, Replica
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.read_replica import ReadReplica
 from cordwood.tables.source import filters
@@ -59,7 +59,9 @@ def choose(cluster: Cluster, options: ReadOptions) -> dict[TopicPartition, Locat
     return {name: replica.place for name, (replica, _) in choose_replicas(cluster, options).items()}
 
 
-def choose_replicas(cluster: Cluster, options: ReadOptions) -> dict[TopicPartition, tuple[Replica, Belief | None]]:
+def choose_replicas(
+    cluster: Cluster, options: ReadOptions
+) -> dict[TopicPartition, tuple[Replica, ChosenReplica | None]]:
     """Like `choose`, but return replicas, of several brokers with the choice among them."""
     if options.replica is not None:
         cluster.named(options.replica)
@@ -75,12 +77,12 @@ def choose_replicas(cluster: Cluster, options: ReadOptions) -> dict[TopicPartiti
     if missing := [topic for topic in named if topic not in topics]:
         raise NotFoundError(
             f"There is no topic {', '.join(missing)} in {', '.join(options.all_paths)}. There are: {names_text(topics)}"
-            + (". To read the others of those in assign, set failOnDataLoss to false" if assigned else "")
+            + (". To read the other partitions of assign, set failOnDataLoss to false" if assigned else "")
         )
     if absent := sorted((options.assign or frozenset()) - there.keys()):
         what = f"There is no partition {', '.join(map(str, absent))} in {', '.join(options.all_paths)}"
         if options.fail_on_data_loss:
-            raise NotFoundError(f"{what}. To read the others of those in assign, set failOnDataLoss to false")
+            raise NotFoundError(f"{what}. To read the other partitions of assign, set failOnDataLoss to false")
         _warn_once(what)
     # The path of one partition's directory selects an internal topic too.
     own = {partition for partition, place in there.items() if place.path in _stripped(options.all_paths)}
@@ -95,7 +97,7 @@ def choose_replicas(cluster: Cluster, options: ReadOptions) -> dict[TopicPartiti
             return False
         return options.subscribe_pattern is None or options.subscribe_pattern.search(partition.topic) is not None
 
-    chosen: dict[TopicPartition, tuple[Replica, Belief | None]] = {}
+    chosen: dict[TopicPartition, tuple[Replica, ChosenReplica | None]] = {}
     for partition in sorted(filter(is_wanted, there)):
         for node in cluster.nodes:
             if twins := node.duplicates(partition):
@@ -105,8 +107,8 @@ def choose_replicas(cluster: Cluster, options: ReadOptions) -> dict[TopicPartiti
         if cluster.is_one_broker:
             chosen[partition] = Replica(partition, cluster.nodes[0], there[partition]), None
         else:
-            belief = cluster.believed(partition, options.replica)
-            chosen[partition] = belief.replica, belief
+            choice = cluster.choose_replica(partition, options.replica)
+            chosen[partition] = choice.replica, choice
     return chosen
 
 
@@ -245,8 +247,8 @@ class BatchPlan:
     replicas: tuple[ReadReplica, ...] = ()
 
 
-def _others(belief: Belief | None) -> tuple[OtherReplica, ...]:
-    return () if belief is None else tuple(OtherReplica(one.broker, one.path) for one in belief.others)
+def _others(choice: ChosenReplica | None) -> tuple[OtherReplica, ...]:
+    return () if choice is None else tuple(OtherReplica(one.broker, one.path) for one in choice.others)
 
 
 def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions: Sequence[Condition]) -> BatchPlan:
@@ -284,20 +286,20 @@ class _Planner:
     def __init__(
         self,
         options: ReadOptions,
-        chosen: Mapping[TopicPartition, tuple[Replica, Belief | None]],
+        chosen: Mapping[TopicPartition, tuple[Replica, ChosenReplica | None]],
         names: Sequence[str],
         conditions: Sequence[Condition],
         at_a_time: int,
         healer: Healer,
     ) -> None:
         self._options = options
-        self._replicas = tuple(ReadReplica.of(belief) for _, belief in chosen.values() if belief is not None)
+        self._replicas = tuple(ReadReplica.of(choice) for _, choice in chosen.values() if choice is not None)
         self._at_a_time = at_a_time
         self._conditions = conditions
         self._judges_transactions = options.isolation_level == READ_COMMITTED or TRANSACTION in names
         self._views = {
-            partition: _PartitionView(partition, replica.place, replica.node, options, healer, _others(belief))
-            for partition, (replica, belief) in chosen.items()
+            partition: _PartitionView(partition, replica.place, replica.node, options, healer, _others(choice))
+            for partition, (replica, choice) in chosen.items()
         }
 
     def plan(self, starting: Limit, ending: Limit) -> BatchPlan:
@@ -344,8 +346,8 @@ class _Planner:
         if start != end and (start < lowest or end > highest or start > end) and options.fail_on_data_loss:
             asked = f"{start} to {end - 1}" if start < end else f"{start} on" if start > highest else f"below {end}"
             raise RequestError(
-                f"Offsets {asked} of {view.partition} were asked for, and {lowest} to {highest - 1} are there. To read "
-                "what is there of them, set failOnDataLoss to false"
+                f"Offsets {asked} of {view.partition} were requested, but the log has only {lowest} to {highest - 1}. "
+                "To read the existing ones, set failOnDataLoss to false"
             )
         start, end = max(start, lowest), min(end, highest)
         low, behind = filters.offset_range(self._conditions)

@@ -349,7 +349,7 @@ class Follower:
         if any(offset > ends.get(partition, -1) for partition, offset in end.items()):
             self.ends(now=True)  # the plan of a batch that a query began before it was stopped
         if gone := sorted(start.keys() - end.keys()):
-            self._report(0, f"{', '.join(map(str, gone))} are gone. What they still held is not read")
+            self._report(0, f"{', '.join(map(str, gone))} are deleted. Their unread records are lost to this query")
         for attempt in range(_ATTEMPTS):
             lost = self._lost
             try:
@@ -376,7 +376,7 @@ class Follower:
         """Return the ends and starts of a batch, without the partitions that were recreated since."""
         replaced, older = self.made_anew(end, end_marks), self.made_anew(start, start_marks)
         for partition in sorted(older | replaced):
-            self._report(0, f"{partition} was deleted and made anew. What the old one still held is not read")
+            self._report(0, f"{partition} was deleted and recreated. Its old unread records are lost to this query")
         there = {partition: offset for partition, offset in end.items() if partition not in replaced}
         return there, {partition: offset for partition, offset in start.items() if partition not in older}
 
@@ -396,31 +396,31 @@ class Follower:
         """Return the existing offsets of a partition in a batch, or None if there are none."""
         one = self._followed.get(partition)
         if one is None:
-            self._report(max(0, end - (start or 0)), f"{partition} is gone, with its records up to offset {end - 1}")
+            self._report(max(0, end - (start or 0)), f"{partition} is deleted, with its records up to offset {end - 1}")
             return None
         lowest, highest = one.start_offset, one.log_end_offset
         if start is None:
             if lowest > 0:
-                self._report(lowest, f"{partition} is new, and begins at offset {lowest}: what was before it is gone")
+                self._report(lowest, f"{partition} is new, and begins at offset {lowest}: older records are deleted")
             start = lowest
         if one.truncated_to is not None and one.truncated_to < start:
             what = f"{partition} was read up to offset {start}, then truncated to {one.truncated_to}"
             self._report(0, f"{what}, where other records are now")
             start = one.truncated_to
         if end < start:
-            self._report(0, f"{partition} ended at offset {start}, and now at {end}: it was truncated, or made anew")
+            self._report(0, f"{partition} ended at offset {start}, and now at {end}: it was truncated, or recreated")
             return None
         if start < min(lowest, end):
             behind = min(lowest, end)
             what = (
-                f"Offsets {start} to {behind - 1} of {partition} are gone: its log now starts at {lowest}, as retention"
+                f"Offsets {start} to {behind - 1} of {partition} are deleted: its log now starts at {lowest}; retention"
             )
             self._report(behind - start, f"{what} was faster than the query")
             start = behind
         if end > max(highest, start):
             behind = max(highest, start)
             self._report(
-                end - behind, f"Offsets {behind} to {end - 1} of {partition} are gone: its log ends before them"
+                end - behind, f"Offsets {behind} to {end - 1} of {partition} are missing: its log ends before them"
             )
             end = behind
         if self._judges_transactions:

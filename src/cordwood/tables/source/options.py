@@ -58,8 +58,8 @@ class ReadOptions:
     replica: Annotated[
         str | None,
         Option(
-            "Of several brokers, read the replicas of the one with this name. Default: of each partition the "
-            "[replica to believe](several-brokers.md#which-replica-is-believed). A stream needs it.",
+            "Of several brokers, read the replicas of the broker with this name. Default: the "
+            "[newest replica](several-brokers.md#the-newest-replica) of each partition. A stream needs it.",
             metavar="NAME",
         ),
     ] = None
@@ -96,26 +96,33 @@ class ReadOptions:
     ] = None
     starting_timestamp: Annotated[
         Limit | None,
-        Option("Begin with the first record that is not older, in milliseconds. Comes first.", metavar="TIME"),
+        Option(
+            "Begin with the first record at or after this time, in milliseconds. Overrides the other start options.",
+            metavar="TIME",
+        ),
     ] = None
     ending_timestamp: Annotated[
-        Limit | None, Option("End a batch before the first record that is not older.", metavar="TIME")
+        Limit | None, Option("End a batch before the first record at or after this time.", metavar="TIME")
     ] = None
     starting_offsets_by_timestamp: Annotated[
         Limit | None,
-        Option('A time for each partition: `{"orders":{"0":1700000000000}}`. Comes second.', metavar="TIMES"),
+        Option(
+            'A time for each partition: `{"orders":{"0":1700000000000}}`. Overrides `startingOffsets`.',
+            metavar="TIMES",
+        ),
     ] = None
     ending_offsets_by_timestamp: Annotated[Limit | None, Option("The same for the end.", metavar="TIMES")] = None
     starting_offsets_by_timestamp_strategy: Annotated[
         Literal["error", "latest"],
         Option(
-            "If no record is as new: `error`, or begin at the `latest` offset. Default: `error`.", metavar="STRATEGY"
+            "If no record is at or after the time: `error`, or begin at the `latest` offset. Default: `error`.",
+            metavar="STRATEGY",
         ),
     ] = "error"
     isolation_level: Annotated[
         Isolation,
         Option(
-            "`read_uncommitted`, or `read_committed`: nothing of open and aborted transactions. Default: "
+            "`read_uncommitted`, or `read_committed`, without records of open and aborted transactions. Default: "
             "`read_uncommitted`.",
             flag=_KAFKA + "isolation.level",
             metavar="LEVEL",
@@ -124,18 +131,18 @@ class ReadOptions:
     include_headers: Annotated[bool, Option("With a column `headers`. Default: `false`.", metavar="FLAG")] = False
     columns: Annotated[
         tuple[str, ...] | None,
-        Option("Exactly these columns, of the two tables above; `*` stands for the first.", metavar="NAMES"),
+        Option("Exactly these columns, of the two tables above; `*` means all of the first.", metavar="NAMES"),
     ] = None
     key_format: Annotated[
         str,
         Option(
-            "What keys are: a [decoder](table.md#decoders) of tables, such as `utf8`, `long` or `avro:DIR`. "
+            "Format of the keys: a [decoder](table.md#decoders) of tables, such as `utf8`, `long` or `avro:DIR`. "
             "Default: `bytes`.",
             metavar="DECODER",
         ),
     ] = BYTES
     value_format: Annotated[
-        str, Option("What values are; the same choice, such as `json`. Default: `bytes`.", metavar="DECODER")
+        str, Option("Format of the values: the same choice, such as `json`. Default: `bytes`.", metavar="DECODER")
     ] = BYTES
     undecodable: Annotated[
         Literal["fail", "null"],
@@ -145,29 +152,34 @@ class ReadOptions:
             metavar="CHOICE",
         ),
     ] = "fail"
-    min_partitions: Annotated[int | None, Option("At least about so many Spark partitions.", metavar="POSITIVE")] = None
+    min_partitions: Annotated[
+        int | None, Option("Approximate minimum number of Spark partitions.", metavar="POSITIVE")
+    ] = None
     max_records_per_partition: Annotated[
-        int | None, Option("At most so many offsets in a Spark partition.", metavar="POSITIVE")
+        int | None, Option("Maximum number of offsets in a Spark partition.", metavar="POSITIVE")
     ] = None
     max_bytes_per_partition: Annotated[
-        int, Option("About so many bytes of log in a Spark partition. Default: 64 MiB.", metavar="POSITIVE")
+        int, Option("Approximate bytes of log in a Spark partition. Default: 64 MiB.", metavar="POSITIVE")
     ] = 64 << 20
     fail_on_data_loss: Annotated[
         bool,
         Option(
-            "Fail if offsets or partitions that were asked for are not there, or no longer; else go on without them. "
+            "Fail if requested offsets or partitions are missing or deleted; `false`: continue without them. "
             "Default: `true`.",
             metavar="FLAG",
         ),
     ] = True
     fail_on_damage: Annotated[
         bool,
-        Option("Fail at damage, with its place; else go on behind it, and count it. Default: `true`.", metavar="FLAG"),
+        Option(
+            "Fail at damage, with its place; `false`: continue behind it, and count it. Default: `true`.",
+            metavar="FLAG",
+        ),
     ] = True
     high_watermark: Annotated[
         Literal["end"] | None,
         Option(
-            "`end`: read to the end of the log, even what may not be on all replicas. Default: [see below]"
+            "`end`: read to the end of the log, even records that other replicas may lack. Default: [see below]"
             "(#where-reading-ends).",
             metavar="END",
         ),
@@ -184,7 +196,7 @@ class ReadOptions:
     use_indexes: Annotated[
         bool,
         Option(
-            "`false`: believe no index; read all headers instead, to find transactions. Default: `true`.",
+            "`false`: use no index; read all headers instead, to find transactions. Default: `true`.",
             metavar="FLAG",
         ),
     ] = True
@@ -195,19 +207,20 @@ class ReadOptions:
     push_filters: Annotated[
         bool | None,
         Option(
-            "`true`: decide conditions of the query here, see [filters](#filters). Default: what `register` was told.",
+            "`true`: decide conditions of the query here, see [filters](#filters). Default: `push_filters` of "
+            "`register`.",
             metavar="FLAG",
         ),
     ] = None
     max_offsets_per_trigger: Annotated[
-        int | None, Option("A stream: at most so many offsets in a batch, of all partitions.", metavar="POSITIVE")
+        int | None, Option("A stream: maximum number of offsets in a batch, of all partitions.", metavar="POSITIVE")
     ] = None
     min_offsets_per_trigger: Annotated[
-        int | None, Option("A stream: wait until there are so many.", metavar="POSITIVE")
+        int | None, Option("A stream: wait for at least this number of new offsets.", metavar="POSITIVE")
     ] = None
-    max_trigger_delay: Annotated[int, Option("… but no longer than this. Default: `15m`.", metavar="DURATION")] = (
-        900_000
-    )
+    max_trigger_delay: Annotated[
+        int, Option("A stream: maximum wait for `minOffsetsPerTrigger`. Default: `15m`.", metavar="DURATION")
+    ] = 900_000
 
     @property
     def starting(self) -> Limit | None:
@@ -319,7 +332,7 @@ def _check(read: ReadOptions) -> None:
         raise RequestError("Give one of assign, subscribe and subscribePattern, not several")
     if not read.all_paths:
         raise RequestError(
-            'Say what to read:  spark.read.format("cordwood").load("/var/kafka-logs"). A table in a catalog has its '
+            'Name a directory:  spark.read.format("cordwood").load("/var/kafka-logs"). A table in a catalog has its '
             "options in the comment of its last column: make it without columns, and leave that comment as it is"
         )
     least, most = read.min_offsets_per_trigger, read.max_offsets_per_trigger
@@ -337,7 +350,7 @@ _COMMENT = "Options of the table: "
 _PASSED_OVER = {"groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"}
 #: Settings of a consumer that Kafka's source refuses, and why.
 _REFUSED = {
-    "auto.offset.reset": "where to begin is said by startingOffsets",
+    "auto.offset.reset": "the option startingOffsets sets the start",
     "key.deserializer": "the option keyFormat decodes keys",
     "value.deserializer": "the option valueFormat decodes values",
     "enable.auto.commit": "Spark keeps the offsets of a query",

@@ -204,9 +204,9 @@ class _Reader:
         wrong = contradicts(self._transactions, batches[is_valid(batches)], self._has_data)
         if wrong is not None:
             raise CorruptFileError(
-                f"The transaction indexes of {self._slice.partition} do not say what its log says: offset "
+                f"The transaction indexes of {self._slice.partition} contradict its log: offset "
                 f"{wrong.last_offset} ends a transaction of producer {wrong.producer_id} that they do not list, or "
-                "list as aborted elsewhere. To read all headers instead, set useIndexes to false",
+                "list with another end. To read all headers instead, set useIndexes to false",
                 path=segment.path,
                 offset=wrong.last_offset,
             )

@@ -39,9 +39,11 @@ KAFKA_COLUMNS: Mapping[str, SourceColumn] = {
     "topic": SourceColumn("string", ""),
     "partition": SourceColumn("int", ""),
     "offset": SourceColumn("bigint", ""),
-    "timestamp": SourceColumn("timestamp", "-1, which is none, is one millisecond before 1970"),
+    "timestamp": SourceColumn("timestamp", "one millisecond before 1970: the record has no timestamp (-1)"),
     "timestampType": SourceColumn("int", "0: CreateTime, 1: LogAppendTime, -1: none, in magic 0"),
-    HEADERS: SourceColumn("array<struct<key:string,value:binary>>", "null: there are none. With `includeHeaders`"),
+    HEADERS: SourceColumn(
+        "array<struct<key:string,value:binary>>", "null: the record has no headers. Only with `includeHeaders`"
+    ),
 }
 MORE_COLUMNS: Mapping[str, SourceColumn] = {
     "keySize": SourceColumn("int", "bytes of the key; null without one"),
@@ -49,13 +51,13 @@ MORE_COLUMNS: Mapping[str, SourceColumn] = {
     "batchOffset": SourceColumn("bigint", "base offset of the record's batch"),
     "batchSize": SourceColumn("bigint", "bytes of that batch in the file"),
     "codec": SourceColumn("string", f"how that batch is compressed: {', '.join(codec.label for codec in Codec)}"),
-    "leaderEpoch": SourceColumn("int", "of the leader that wrote it; null in magic 0 and 1"),
+    "leaderEpoch": SourceColumn("int", "epoch of the leader that wrote the batch; null in magic 0 and 1"),
     "producerId": SourceColumn("bigint", "null: neither idempotent nor transactional"),
     "producerEpoch": SourceColumn("int", ""),
-    "sequence": SourceColumn("int", "the record's number among those of its producer"),
+    "sequence": SourceColumn("int", "the producer's sequence number of the record"),
     "transaction": SourceColumn("string", "committed, aborted or open; null: not in a transaction"),
     "file": SourceColumn("string", "path of the `.log`"),
-    "position": SourceColumn("bigint", "of the batch in that file"),
+    "position": SourceColumn("bigint", "position of the batch in that file"),
     UNDECODABLE: SourceColumn("boolean", "true: key or value is null because it cannot be decoded"),
 }
 COLUMNS: Mapping[str, SourceColumn] = {**KAFKA_COLUMNS, **MORE_COLUMNS}
@@ -124,7 +126,7 @@ def check_schema(fields: Sequence[tuple[str, str]], decoded: Mapping[str, str] =
         of_column = decoded.get(spelled) or COLUMNS[spelled].type
         if of_column != kind or spelled != name:
             wanted = f"{spelled} {of_column}"
-            raise RequestError(f"The schema says {name} {kind}; that column is {wanted}")
+            raise RequestError(f"The schema has {name} {kind}; that column is {wanted}")
     return tuple(name for name, _ in fields)
 
 

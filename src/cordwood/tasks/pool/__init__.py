@@ -1,6 +1,6 @@
 """Run tasks in a pool of processes of this machine, without Java.
 
-    this process ──asks──► server ──forks──► workers        a socket between this process and each worker
+    this process ──requests──► server ──forks──► workers    a socket between this process and each worker
                                                             for tasks and outcomes
 
 The server has one thread, so that a fork is safe, and has loaded the kernels, which takes longer than a small clean.

@@ -196,8 +196,8 @@ class _Run:
         task = self._leave(worker, is_idle=False)
         if task.attempts == ATTEMPTS_MAX:
             raise error or RequestError(
-                f"A process that ran a task ended in the middle of it, {ATTEMPTS_MAX} times. Somebody killed it, or "
-                "the machine when it ran out of memory (`dmesg` tells); if so, give the rest more room, or this less "
+                f"A process ended in the middle of a task, {ATTEMPTS_MAX} times. A user killed it, or the system did "
+                "when memory ran out (`dmesg` shows that). If memory ran out, free memory, or give this command less "
                 "with --memory, and run it again"
             )
         self._waiting.appendleft(task)

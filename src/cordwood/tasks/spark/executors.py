@@ -107,7 +107,7 @@ _KNOWN = (
     (r'Cannot run program "([^"]*)"', "there is no Python {0}"),
 )
 _ADVICE = (
-    "Give the executors this environment: `cordwood pack` makes an archive of it and says how to use it. Or install "
+    "Give the executors this environment: `cordwood pack` makes an archive of it and shows how to use it. Or install "
     "the same versions there, and set PYSPARK_PYTHON to that Python before the session starts"
 )
 
@@ -217,9 +217,9 @@ def faults(
             yield f"it has {name} {found}, and this process has {version}", _ADVICE
     if (word or known) and answer["uid"] != here["uid"]:
         what = f"it runs as the user with number {answer['uid']}, and this process as {here['uid']}"
-        yield what, "What it writes would belong to another user. Start the workers of Spark as this user"
+        yield what, "Its files would belong to another user. Start the workers of Spark as this user"
     if answer["file"] != word:
-        what = f"it does not find what this process has written to {folder}: {answer['file'][:80] or 'nothing'}"
+        what = f"it does not find a file that this process has written to {folder}: {answer['file'][:80] or 'nothing'}"
         yield what, needs or "All machines need the same directories at the same paths, such as those of a network disk"
     for path, identity in known.items():
         if answer["paths"][path] != identity:

@@ -83,8 +83,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         why = "does not start" if version is None else f"is Java {version}"
         passed_over.append(f"\n  {source}: {executable} {why}")
     raise RequestError(
-        f"Spark needs Java {OLDEST_VERSION} or newer, and there is none.{''.join(passed_over)}\n"
-        "  Install one and set JAVA_HOME to it, or take one as a Python package:  pip install 'cordwood[spark]'"
+        f"Spark needs Java {OLDEST_VERSION} or newer, and this machine has none.{''.join(passed_over)}\n"
+        "  Install Java and set JAVA_HOME to it, or install it as a Python package:  pip install 'cordwood[spark]'"
     )
 
 

@@ -131,8 +131,8 @@ def own(settings: Mapping[str, str], python: str, tasks: int | None = None) -> I
         raise_if_ended(error)
         if gone:
             raise RequestError(
-                "Spark's Java process ended in the middle of its work. Somebody killed it, or the machine when it "
-                "ran out of memory (`dmesg` tells); if so, give the rest more room, and run this again"
+                "Spark's Java process ended in the middle of its work. A user killed it, or the system did when memory "
+                "ran out (`dmesg` shows that). If memory ran out, free memory, and run this again"
             ) from error
         raise
     except BaseException:

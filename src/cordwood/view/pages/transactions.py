@@ -104,7 +104,7 @@ def _none_open(listing: TransactionListing) -> str:
 
 
 def _sample_note(listing: TransactionListing) -> Content:
-    """Name the logs of which only a sample shows that they have no transactions."""
+    """Name the logs that have no transactions by a sample of their headers only."""
     if not listing.sampled:
         return None
     which = printable(names_text([str(one) for one in listing.sampled]))
