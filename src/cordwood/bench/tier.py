@@ -287,7 +287,7 @@ _VALUE = "0" * _VALUE_BYTES
 
 
 class _Compacted:
-    """A live compacted log with a tier, whose tasks run when they are told to."""
+    """A live compacted log with a tier, whose tasks run on demand."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         self.now_ms = 1_800_000_000_000
@@ -372,7 +372,7 @@ def _cleaning(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[T
 
 
 def _cleaning_by_index(folder: Path, server: BucketServer, size_bytes: int) -> Iterator[TierFigure]:
-    """Measure a clean by which records die in one segment of a hundred."""
+    """Measure a clean that removes records from one segment of a hundred."""
     count, segment_bytes = size_bytes // _RECORD_BYTES, min(size_bytes // _CLEANED_SEGMENTS, _SEGMENT_BYTES_MAX)
     with _compacted(folder, segment_bytes, index=True) as log:
         log.append(range(count))

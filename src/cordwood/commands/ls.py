@@ -209,7 +209,7 @@ def _list_node(
 
 
 def _in_order(node: Node, looked: Sequence[PartitionListing | None]) -> list[PartitionListing]:
-    """Return listed partitions in the order of their node, without those that are gone."""
+    """Return listed partitions in the order of their node, without deleted ones."""
     by_path = {one.path: one for one in looked if one is not None}
     return [by_path[place.path] for place in node.places if place.path in by_path]
 
@@ -417,7 +417,7 @@ def segment_columns(segments: Iterable[SegmentListing]) -> Sequence[tuple[Column
 
 
 class By(StrEnum):
-    """What a row of `ls` stands for."""
+    """The subject of a row of `ls`."""
 
     REPLICA = "replica"  #: a partition's directory
     PARTITION = "partition"  #: all replicas of a partition

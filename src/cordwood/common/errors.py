@@ -41,7 +41,7 @@ class CordwoodError(Exception):
 
 
 class RequestError(CordwoodError):
-    """The request cannot be met, whatever data exists."""
+    """The request cannot be met with any data."""
 
 
 class NotFoundError(RequestError):
@@ -78,7 +78,7 @@ class StoreAccessError(StoreError):
 
 
 class UnsupportedError(StoreError):
-    """An object store does not know this kind of request."""
+    """An object store does not support this kind of request."""
 
 
 class NoSpaceError(RequestError):
@@ -110,7 +110,7 @@ class MemoryNeed:
 
     @property
     def memory_enough(self) -> int | None:
-        """The `--memory` with which the task cannot fail; None if unknown."""
+        """The smallest `--memory` that is certainly enough for the task; None if unknown."""
         return None if self.bytes_enough is None else self.bytes_enough * self.tasks
 
     def __str__(self) -> str:
@@ -279,7 +279,7 @@ class LogError(CordwoodError):
 
 
 class KafkaError(LogError):
-    """An error for which Kafka has no class of its own."""
+    """An error without a class in Kafka."""
 
     protocol_error = "UNKNOWN_SERVER_ERROR"
 

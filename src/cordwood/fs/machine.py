@@ -1,4 +1,4 @@
-"""The memory and cores of this machine, or of the container in which this process runs."""
+"""The memory and cores of this machine, or of this process's container."""
 
 from __future__ import annotations
 

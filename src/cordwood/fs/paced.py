@@ -1,7 +1,7 @@
 """Stores that read and write files piece by piece; before each piece a `Pace` may wait, or stop its caller.
 
 checked      a clean that is aborted, or whose result is no longer wanted, stops at its next piece
-throttled    all tasks of a run together stay below a rate, whatever their processes
+throttled    all tasks of a run together stay below a rate, in any number of processes
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _PacedFile(_PacedReadableFile, WrappedFile):
 
 #: Called repeatedly; raises once its caller must stop.
 Check = Callable[[], None]
-#: Minimum interval between two looks at the folder, each of which costs a system call.
+#: Minimum interval between two looks at the folder, as each look costs a system call.
 _LOOK_SECONDS = 0.05
 
 
@@ -283,7 +283,7 @@ class Throttle:
             self._sleep(seconds)
 
     def _due_seconds(self) -> float:
-        """Return the time in which the rate allows the bytes of all processes."""
+        """Return the time that the bytes of all processes take at the rate."""
         for info in self._fs.list(self._folder):
             if info.name != self._name:
                 seen = self._read(info.name)

@@ -219,7 +219,7 @@ class PosixFile(File):
 
 @dataclass(frozen=True, slots=True)
 class PosixLocation:
-    """The file system of the machine on which the location is opened."""
+    """The file system of the machine that opens the location."""
 
     @property
     def in_this_process(self) -> bool:

@@ -3,7 +3,7 @@
     cordwood-proof-k3f9x2.held/      `flock` on the folder itself; the kernel releases it when its process is killed
 
 A process that is killed leaves its folder, which may hold gigabytes. When the next process of the same user makes a
-folder with the same prefix, it removes those that no process has locked. The suffix marks folders that are always
+folder with the same prefix, it removes folders without a lock. The suffix marks folders that are always
 locked while in use: folders without it, of other programs or of an older version, are never removed.
 """
 

@@ -49,7 +49,7 @@ else:
 
 #: Windows up to this size are walked in Python.
 _PLAIN_BYTES_MAX = 1 << 20
-#: Microseconds, roughly, for which Python walks before the kernels are loaded for the rest.
+#: Approximate microseconds of walking in Python before the kernels are loaded.
 _PLAIN_COST_MAX = 200_000
 #: Microseconds, roughly, for a walk besides its batches.
 _COST_OF_A_WALK = 100

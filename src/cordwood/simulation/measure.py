@@ -136,7 +136,7 @@ def run_writer(
 
 
 def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
-    """Return the last layers: the configs in which the simulation differs from the real topic."""
+    """Return the last layers: the configs of the simulation that differ from the real topic."""
     broker = {
         # Cleans take no time here; a note reports a cleaner that could not keep up.
         "log.cleaner.io.max.bytes.per.second": show(BROKER_CONFIGS["log.cleaner.io.max.bytes.per.second"].default),
@@ -263,7 +263,7 @@ def _part(samples: Samples, start: float, end: float) -> Samples:
 
 
 def _growth(samples: Samples) -> float:
-    """Return the bytes per day by which a partition still grows at the end, or 0.
+    """Return a partition's growth at the end in bytes per day, or 0.
 
     A log whose size swings between cleans may grow within the last part alone. A log that has just reached its
     retention limit is larger than in the part before. So a log counts as growing only if both comparisons agree.
@@ -331,7 +331,7 @@ class Traffic:
 
         Args:
             record_bytes: size of a record with a value, without a share of the batch header.
-            start_ms: time at which producers start.
+            start_ms: start time of the producers.
         """
         self._keys, self._source = keys, source
         self._record_bytes = record_bytes

@@ -545,7 +545,7 @@ def is_due_again(
         threshold: when the log counts as dirty enough.
         now_ms: the time of the clean.
     """
-    # Only the segment in which the round ended can be too young now: all segments were old enough before the round, and
+    # Only the last segment of the round can be too young now: all segments were old enough before the round, and
     # it did not change later ones. Pass the next segment, too, because `_too_young` treats the last one as active.
     holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
     behind = [one for one in segments if one.base_offset > first_dirty][:1]

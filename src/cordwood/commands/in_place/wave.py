@@ -110,7 +110,7 @@ def _note_written(site: LockedDirectories, outcomes: Sequence[Output | Failure],
 def record_clean(site: LockedDirectories, paths: Iterable[str], ledger: Ledger) -> None:
     """Write the clean offsets of partitions to the cleaner's checkpoints.
 
-    A joint clean may end below an offset up to which a replica was clean before; the higher one stays.
+    A joint clean may end below the clean offset that a replica had before; the higher offset stays.
     """
     by_path = {place.path: place for place in site.places}
     offsets: dict[str, dict[TopicPartition, int | None]] = {}

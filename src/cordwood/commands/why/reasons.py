@@ -50,13 +50,13 @@ PATIENCE_MS = 30 * 60_000
 FAR_MS = 7 * 86_400_000
 #: Removable bytes count as little below this share of the bytes on disk.
 _LITTLE = 0.1
-#: Maximum share of superseded, or ever removed, records at which we conclude that keys never repeat.
+#: Maximum share of superseded, or ever removed, records in a log whose keys count as never repeating.
 _NO_REPEATS = 0.01
 #: Minimum number of records for that conclusion.
 _RECORDS_MIN = 100
 #: Above this share of records without a key, a policy of compaction is a mistake.
 _KEYLESS = 0.5
-#: Minimum size at which indexes are mentioned, if they are larger than their log.
+#: Minimum size of indexes to be mentioned, if they are larger than their log.
 _INDEX_BYTES_MIN = 1 << 20
 #: Bytes of an entry in the offset index and one in the time index; a segment has at most one of each per batch.
 _ENTRY_BYTES = 20

@@ -136,7 +136,7 @@ def _on_retention(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """A figure for which a smaller value is better.
+    """A figure whose smaller values are better.
 
     Attributes:
         value: the figure of an outcome, or None if it does not apply.

@@ -13,7 +13,7 @@
     tier        the tier of a log directory against the brokers' metadata about it
     placement   directories and partitions where their node has them; warnings before a command begins
 
-The check is read-only, and an error in one partition does not stop the check of the others.
+The check is read-only, and an error in one partition does not stop the check of other partitions.
 """
 
 from cordwood.storage.check.directory import Check, CheckResult, Summary

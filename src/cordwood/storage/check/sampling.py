@@ -64,11 +64,11 @@ class Quick:
 
 @dataclass(slots=True)
 class Looked:
-    """What a quick check read.
+    """The extent of a quick check.
 
     Attributes:
         read_bytes: bytes that it read of all files.
-        sampled: number of segments of which it read a sample.
+        sampled: number of sampled segments.
         sampled_bytes: size of these segments.
         recovered_bytes: size of those among them that a broker's next start reads whole.
         endless: paths of segments whose end it did not find, as their offset index is missing or too short.

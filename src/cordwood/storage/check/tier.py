@@ -204,7 +204,7 @@ def _add_gap(path: str, part: RemotePart, first: int, end: int, findings: Findin
 
 
 def _check_branches(path: str, part: RemotePart, answering: set[str], findings: Findings) -> None:
-    """Report records of abandoned branches: those that a broker would serve, and whole segments of them."""
+    """Report abandoned branches: records that a broker would serve, and whole segments."""
     for answer in part.answers:
         for first, last in _other_branch(answer.segment, answer.last_offset + 1, part.lineage):
             what = f"offsets {first:,} to {last:,} of {_named(answer.segment)}"

@@ -33,7 +33,7 @@ _PRODUCER = np.dtype(
 )
 _ESTIMATED = ("batches", "records", "size_bytes", "transactional")
 _SUMS = (*_ESTIMATED, "variance")
-#: Number of collected rows at which they are summed.
+#: Maximum number of collected rows before they are summed.
 _ROWS_MAX = 1 << 18
 
 Rows = npt.NDArray[np.void]
@@ -126,7 +126,7 @@ def _estimated(sample: HeaderSample) -> Rows:
     has_producer = _has_producer(sample.rows)
     each = _rows(sample.rows)
     rows = _summed([each])
-    # Batches without a producer are in a group of their own, behind the others.
+    # Batches without a producer are in a group of their own, behind all other groups.
     groups = np.full(sample.rows.size, rows.size)
     groups[has_producer] = np.searchsorted(rows["id"], each["id"])
     for name in _ESTIMATED:

@@ -197,7 +197,7 @@ class PartitionListing:
         states: special states; empty for most partitions.
         segments: segments by base offset, as a broker has them after it loads the partition.
         replicas: number of replicas in the cluster; None if unknown.
-        first_dirty_offset: offset at which the cleaner continues; None if, as far as is known, it is not compacted.
+        first_dirty_offset: where the cleaner continues; None if, as far as is known, it is not compacted.
         recovery: actions of the next load on the files, such as deletions and renames; empty while a broker runs.
         notes: further sentences for the user.
         unreadable: unreadable files, each with the reason.
@@ -407,7 +407,7 @@ class BrokerListing:
         """Sum up the listed partitions of a node."""
         own = [one for one in partitions if one.broker == node.name]
         leads = None if node.metadata is None else sum(one.role is Role.LEADER for one in own)
-        # Some partitions are not compacted, so the sums are those of the others.
+        # Some partitions are not compacted, so these are sums over the compacted ones.
         clean, dirty = ([one.clean_bytes for one in own], [one.dirty_bytes for one in own])
         sums = replace(
             TopicListing.of(node.name, own),
@@ -845,7 +845,7 @@ def policy_of(node: Node, topic: str | None) -> Policy:
 def _first_dirty(
     place: LocatedPartition, partition: TopicPartition, policy: Policy, log_start: int, log_end: int
 ) -> int | None:
-    """Return the offset at which the cleaner would continue, or None for a partition that is not compacted.
+    """Return the offset where the cleaner would continue, or None for a partition that is not compacted.
 
     If the policy is unknown, an entry in Kafka's checkpoint shows that the partition is compacted.
     """

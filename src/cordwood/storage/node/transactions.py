@@ -1,7 +1,7 @@
 """Open transactions, from their data in logs and their coordinators' records in `__transaction_state`.
 
 A transaction is open in a log from its first batch to its marker. The coordinator's record adds the transactional id,
-the timeout, and the partitions to which the coordinator will write markers. Both sources together show the outlook:
+the timeout, and the partitions that will get markers. Both sources together show the outlook:
 
     open        the coordinator will end it, or abort it after its timeout
     long        it is open for longer than its timeout: the coordinator should have aborted it
@@ -125,7 +125,7 @@ class OpenTransaction:
         known: the coordinator's state; None if the given partitions of `__transaction_state` do not contain it.
         start_timestamp_ms: start by the coordinator's record, or else by the first batch; None if both lack it.
         age_ms: time since the start, in milliseconds; None without a start, or with one in the future.
-        logs: the given logs in which the transaction is open.
+        logs: the given logs with this transaction open.
     """
 
     producer_id: int
@@ -199,7 +199,7 @@ def transactional_id(coordinator: int, record: DecodedRecord) -> TransactionalId
 
 
 def partition_of(transactional_id: str, partition_count: int) -> int:
-    """Return the partition of `__transaction_state` to which a transactional id belongs.
+    """Return the partition of `__transaction_state` that a transactional id belongs to.
 
     Source: Kafka TransactionStateManager.partitionFor: Java's hash of a string, of UTF-16 units, as a positive number.
     """
@@ -285,7 +285,7 @@ class TransactionEnd:
         marker: the marker to append.
         leader_epoch: leader epoch of the marker; NONE if the log has none.
         next_stable_offset: last stable offset of the log once the marker is appended.
-        replicas: directories of the partition to which the marker is appended.
+        replicas: directories of the partition that get the marker.
         done_before: directories that already have the marker, from an interrupted run.
     """
 

@@ -56,7 +56,7 @@ class Replica:
     local_bytes: int
 
     def from_offset(self, log_start: int) -> Replica:
-        """Return the replica with a later log start, at which its lineage then begins."""
+        """Return the replica with a later log start, where its lineage then begins."""
         later = [entry for entry in self.lineage if entry.start_offset > log_start]
         current = [EpochEntry(entry.epoch, log_start) for entry in self.lineage if entry.start_offset <= log_start]
         return replace(self, log_start=log_start, lineage=(*current[-1:], *later))
@@ -81,7 +81,7 @@ class RemoteRound:
     """One round of remote retention.
 
     Attributes:
-        deletions: in the order in which they are tried.
+        deletions: in the order of the attempts.
         log_start: the log start offset after it.
         stops_at: the first segment that stays; None if the round meets none.
         excess_bytes: how far the log without these deletions exceeds `retention.bytes`; negative below it. 0 without

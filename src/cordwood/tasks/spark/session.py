@@ -1,7 +1,7 @@
 """The Spark that a clean runs on: our own in this process, or the user's session.
 
 Our own is Spark's local mode with the settings of `settings`. It is a `SparkContext`; its session is created only on
-request, as loading it takes seconds. A user's session is used unchanged, whatever its settings, and left running; no
+request, as loading it takes seconds. A user's session is used with its own settings, and left running; no
 task depends on our settings.
 """
 
@@ -102,7 +102,7 @@ def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[No
 
 @contextlib.contextmanager
 def own(settings: Mapping[str, str], python: str, tasks: int | None = None) -> Iterator[Gateway]:
-    """Provide our own Spark: the one that `begun` launched, or a new one.
+    """Provide our own Spark: the process that `begun` launched, or a new process.
 
     Args:
         python: path of the workers' Python.

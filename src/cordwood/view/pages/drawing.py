@@ -1,7 +1,7 @@
 """SVG drawings within a page. The page's style sheet sets their colours, so they follow its light and dark modes.
 
 Each drawing is made twice, for wide and for narrow screens, because a scaled drawing would shrink its text. The style
-sheet shows the one that fits.
+sheet shows the fitting one.
 """
 
 from __future__ import annotations

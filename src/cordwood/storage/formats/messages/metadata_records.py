@@ -3,7 +3,7 @@
 __cluster_metadata          the state of the cluster, as a history of changes; `storage.formats.cluster_metadata`
 replays the records that concern logs. Types 6, 13 and 16 were abandoned before any
 release wrote them
-control records of KRaft    in the metadata log, between the others. Their value is a message that starts with its
+control records of KRaft    in the metadata log, between other records. Their value is a message that starts with its
 own version, in two bytes. Their numbers are those of `types.ControlType`; ABORT and
 COMMIT are markers, which `record` reads
 __remote_log_metadata       the segments of tiered topics in remote storage, and their states. The history of a
