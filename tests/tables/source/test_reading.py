@@ -143,7 +143,7 @@ def test_offsets_that_are_not_there_fail_or_are_left_out(start: int, end: int) -
 def test_a_start_that_is_not_there_leaves_nothing_and_is_no_contradiction() -> None:
     fs = written().fs
     start = {"startingOffsets": '{"orders":{"0":6000}}'}
-    with pytest.raises(RequestError, match=r"Offsets 6000 on of orders-0 were asked.* set failOnDataLoss to false"):
+    with pytest.raises(RequestError, match=r"Offsets 6000 on of orders-0 were requested.* set failOnDataLoss to false"):
         read_rows(fs, start)
     assert read_rows(fs, {**start, "failOnDataLoss": "false"})[0] == []
     end = {"endingOffsets": '{"orders":{"0":10}}', "startingOffsets": '{"orders":{"0":20}}'}
