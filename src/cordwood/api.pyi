@@ -54,7 +54,7 @@ def ls(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
@@ -106,7 +106,7 @@ def view_html(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
@@ -165,19 +165,19 @@ def get(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         last: Only the newest committed record of each key. Older segments may stay unread.
         key_as: The type of keys, given and shown: utf8, json, bytes, hex, short, int, long, float, double, uuid; or
-            avro:DIR, protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always
-            stands for bytes. Default: utf8.
+            avro:DIR, protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: is always
+            bytes. Default: utf8.
         value_as: The type of values; the same choice. Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
-            leader epoch and, of these, the highest end.
+        replica: Read the replicas of the broker with this name. Default: the newest replica of each partition, with
+            the newest leader epoch, then the highest end.
         heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
             damage is an error.
 
@@ -223,12 +223,12 @@ def erase_check(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         values: Also look for the bytes of the keys within values and headers, and within other keys.
         key_as: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
-            protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always stands for
-            bytes. Default: utf8.
+            protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: is always bytes.
+            Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
@@ -296,7 +296,7 @@ def groups(
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
 
     Raises:
@@ -332,7 +332,7 @@ def transactions(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Compute ages as of this time (ms since 1970). Default: now.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
@@ -465,7 +465,7 @@ def why(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
@@ -522,12 +522,12 @@ def plan(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+        high_watermark: The offset below which all replicas have the log (end: all of it). Nothing from there on is
             cleaned. Default: its checkpoint.
         retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
         single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
@@ -535,7 +535,7 @@ def plan(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        read_all: Read the whole log, even the parts without anything to clean by their key indexes.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
@@ -595,12 +595,12 @@ def plan_exact(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+        high_watermark: The offset below which all replicas have the log (end: all of it). Nothing from there on is
             cleaned. Default: its checkpoint.
         retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
         single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
@@ -608,7 +608,7 @@ def plan_exact(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        read_all: Read the whole log, even the parts without anything to clean by their key indexes.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
@@ -679,12 +679,12 @@ def clean(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+        high_watermark: The offset below which all replicas have the log (end: all of it). Nothing from there on is
             cleaned. Default: its checkpoint.
         retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
         single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
@@ -692,13 +692,13 @@ def clean(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        read_all: Read the whole log, even the parts without anything to clean by their key indexes.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
         link: Hard-link closed segments that do not change, instead of copying them.
         of: A copy of the directories of one `broker`, the default; or of a `cluster`: one replica of each
-            partition, the one to believe, in one directory on which a single broker starts.
+            partition, the newest, in one directory on which a single broker starts.
         index: Make key indexes of cleaned segments, so that the next clean reads only records that may change.
             Default: only in partitions that have some.
         index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
@@ -775,12 +775,12 @@ def clean_in_place(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+        high_watermark: The offset below which all replicas have the log (end: all of it). Nothing from there on is
             cleaned. Default: its checkpoint.
         retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
         single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
@@ -788,7 +788,7 @@ def clean_in_place(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        read_all: Read the whole log, even the parts without anything to clean by their key indexes.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
@@ -866,12 +866,12 @@ def clean_in_tier(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         ignore_ratio: Clean even if min.cleanable.dirty.ratio is not reached.
         first_dirty: Clean from this offset on, instead of from the cleaner's checkpoint.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on is
+        high_watermark: The offset below which all replicas have the log (end: all of it). Nothing from there on is
             cleaned. Default: its checkpoint.
         retention: Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.
         single_copy: I confirm that there is no other replica: also remove expired tombstones and markers.
@@ -879,7 +879,7 @@ def clean_in_tier(
             log.cleaner.dedupe.buffer.size where it is set, else one round.
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
-        read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
+        read_all: Read the whole log, even the parts without anything to clean by their key indexes.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
@@ -926,7 +926,7 @@ def export_tier(
         topics: Only topics with this name, or matching this glob.
         partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         single_copy: I confirm that __remote_log_metadata has no other replica, even if no metadata log has their
@@ -963,7 +963,7 @@ def adopt_tier(
         topics: Only topics with this name, or matching this glob.
         partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         single_copy: I confirm that __remote_log_metadata has no other replica, even if no metadata log has their
@@ -1062,7 +1062,7 @@ def verify(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         now_ms: Judge delete horizons as of this time (ms since 1970). Default: now.
         high_watermark: The high watermark before the clean. Default: its checkpoint, else the end of the log.
@@ -1104,13 +1104,13 @@ def compare(
 ) -> CompareResult:
     """Compare the replicas of each partition in the directories of several brokers.
 
-    Each replica is compared with the one to believe: the one with the newest last leader epoch, then the highest end.
-    The directories are only read.
+    Each replica is compared with the newest: the replica with the newest last leader epoch, then the highest end. The
+    directories are only read.
 
     Args:
         paths: log directories of two or more brokers, folders of several, or partition directories.
         spark: a session to use, which is left running; default: a new one.
-        on_start: called with a description of what will be compared, and the number of bytes that will be read.
+        on_start: called with a description of the comparison, and the number of bytes that it will read.
         on_progress: called with the number of bytes read so far.
         fs: the file system; default: this machine's.
 
@@ -1121,12 +1121,12 @@ def compare(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        sample: Compare the values of this share of the keys, other ones in each run. Batches are compared all the
-            same. Default: 1, all keys.
+        sample: Compare the values of this share of the keys, chosen anew in each run. All batches are compared.
+            Default: 1, all keys.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
         master: Spark master URL of a new session. Default: this machine.
@@ -1217,12 +1217,12 @@ def explain(
     """Predict the effect of other configs on a topic's log: at once, and if its last weeks happened under them.
 
     The log's records are replayed into a live log in memory, with retention and a cleaner: under the log's own configs,
-    and under the others. Of several partitions the largest is replayed. Nothing is changed.
+    and under each other set. Of several partitions the largest is replayed. Nothing is changed.
 
     Args:
         paths: log directories of one or more brokers, or partition directories. Of several replicas of a partition,
-            the one to believe is replayed.
-        on_progress: called with what is being done, and the part of it that is done, up to 1.
+            the newest is replayed.
+        on_progress: called with a description of the step, and the finished part of it, up to 1.
         fs: the file system; default: that of this machine, or the object store of the paths.
 
     Options:
@@ -1232,18 +1232,18 @@ def explain(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         against: Compare with a further set of configs, which has this config in addition.
-        days: Replay so many days, up to the log's last record. Default: 28.
-        now_ms: Say as of this time (ms since 1970) what happens at once. Default: now.
-        scale: Replay the records of one key in so many, and multiply the results by it; 1: of all keys. Default:
+        days: Replay this many days, up to the log's last record. Default: 28.
+        now_ms: Time (ms since 1970) of the immediate effects. Default: now.
+        scale: Replay the records of one key in FACTOR, and multiply the results by FACTOR; 1: of all keys. Default:
             chosen so that the replay takes some seconds.
         seed: Seed for random choices. Default: 7.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
-            leader epoch and, of these, the highest end.
+        replica: Read the replicas of the broker with this name. Default: the newest replica of each partition, with
+            the newest leader epoch, then the highest end.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such partition.
@@ -1301,15 +1301,15 @@ def latest_table(
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
-            leader epoch and, of these, the highest end.
+        replica: Read the replicas of the broker with this name. Default: the newest replica of each partition, with
+            the newest leader epoch, then the highest end.
         heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
             damage is an error.
 
@@ -1364,15 +1364,15 @@ def table_offsets(
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
-            leader epoch and, of these, the highest end.
+        replica: Read the replicas of the broker with this name. Default: the newest replica of each partition, with
+            the newest leader epoch, then the highest end.
         heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
             damage is an error.
 
@@ -1436,15 +1436,15 @@ def write_table(
             Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         tier: Where the closed segments of tiered topics are: the folder of LocalTieredStorage, or the bucket and
-            key prefix of Aiven's plugin. Default: the one in --server-properties, if it can be read from here.
+            key prefix of Aiven's plugin. Default: the tier in --server-properties, if it can be read from here.
         tier_keys: A private key (PEM) for encrypted segments.
         work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
             for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        replica: Read the replicas of the broker with this name. Default: of each partition the one with the newest
-            leader epoch and, of these, the highest end.
+        replica: Read the replicas of the broker with this name. Default: the newest replica of each partition, with
+            the newest leader epoch, then the highest end.
         heal: Read damaged batches from another replica that has the same bytes there, and count them. Without,
             damage is an error.
         format: The format of the files: parquet, csv, json, orc, or another format of Spark. Default: parquet.
