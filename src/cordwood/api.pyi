@@ -840,7 +840,6 @@ def clean_in_tier(
     read_all: bool = False,
     index_dir: AnyPath | None = None,
     brokers: Sequence[str] = (),
-    replicas: Sequence[AnyPath] = (),
     keep_old_objects: bool = False,
     dry_run: bool = False,
     engine: str | None = None,
@@ -854,7 +853,8 @@ def clean_in_tier(
     New remote segments replace the segments that lose records. From then on the brokers' metadata lists the new ones.
 
     Args:
-        paths: log directories of one broker, or partition directories. Nothing else may use them meanwhile.
+        paths: log directories of all brokers with replicas of the partitions or of `__remote_log_metadata`, or
+            partition directories in these. Nothing else may use them meanwhile.
         spark: a session to use, which is left running; default: a new one.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
@@ -883,8 +883,6 @@ def clean_in_tier(
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         brokers: Also this log directory, of the broker with this name (its node.id, if it is known): for
             directories without meta.properties.
-        replicas: A log directory of another replica's broker, which must be stopped, too. Only segments that no
-            given directory has on its disk are cleaned.
         keep_old_objects: Leave the objects of replaced segments in the tier, and list them. No broker deletes them
             later.
         dry_run: Clean and prove, but change nothing; show what would be written and deleted.
@@ -900,8 +898,8 @@ def clean_in_tier(
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         LockedError: a broker or another program holds one of the directories.
-        RequestError: no tier or no policy is given, a directory had no clean shutdown, or a replica is missing; see
-            also `plan`.
+        RequestError: no tier or no policy is given; a replica of the metadata is missing, or replicas differ; a
+            directory was not shut down cleanly; see also `plan`.
         StoreError: the tier failed. The partition that was being changed keeps its old segments or has its new ones.
     """
 

@@ -17,6 +17,7 @@ from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, WORK_FOLDER
+from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.tier.store import TierStore, with_tier
 from tests import knobs
 from tests.command import run
@@ -27,17 +28,28 @@ from tests.kafka_tools import Broker
 NOW = 1_800_000_000_000
 
 
-def clean(logs: Path, tier: Path, *topics: str, **options: Any) -> CleanResult:
+def clean(logs: Path | list[Path], tier: Path, *topics: str, **options: Any) -> CleanResult:
     """Clean topics in their tier, in this process; `orders` unless others are named."""
+    paths = [logs] if isinstance(logs, Path) else logs
     options = {"ignore_ratio": True, "engine": "here", "now_ms": NOW, **options}
     policies = [f"{topic}:cleanup.policy=compact" for topic in topics or ("orders",)]
-    return cordwood.clean_in_tier(logs, tier=tier, **{"overrides": policies, **options})
+    return cordwood.clean_in_tier(*paths, tier=tier, **{"overrides": policies, **options})
 
 
 def local(tmp_path: Path) -> tuple[Path, Path]:
     """A copy of the fixture local-tiered: its log directory and its tier."""
     root = copy_of(fixture("local-tiered"), tmp_path / "copy")
     return root / "kafka-logs", root / "kafka-tiered-storage"
+
+
+def pair(tmp_path: Path) -> tuple[list[Path], Path]:
+    """A copy of the fixture local-tiered-pair: the log directories of brokers 1 and 2, and their tier."""
+    root = copy_of(fixture("local-tiered-pair"), tmp_path / "copy")
+    return [root / "kafka-logs-1", root / "kafka-logs"], root / "kafka-tiered-storage"
+
+
+def clean_up_to(logs: Path) -> dict[TopicPartition, int]:
+    return checkpoints.decode((logs / CLEANER_OFFSETS).read_bytes())
 
 
 def last_values(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes | None, bytes | None]:
@@ -62,15 +74,13 @@ def test_the_log_in_the_tier_is_the_one_that_a_clean_into_a_copy_leaves(tmp_path
             for name in ("copied", "fetched")
         )
         assert fetched == copied and 5_000 < len(copied) < 10_000
-    found = checkpoints.decode((logs / CLEANER_OFFSETS).read_bytes())
-    assert found[TopicPartition("orders", 0)] == 1400
+    assert clean_up_to(logs)[TopicPartition("orders", 0)] == 1400
 
 
 def test_the_other_replica_reads_the_same_afterwards(tmp_path: Path) -> None:
-    root = copy_of(fixture("local-tiered-pair"), tmp_path / "copy")
-    both, tier = (root / "kafka-logs", root / "kafka-logs-1"), root / "kafka-tiered-storage"
+    both, tier = pair(tmp_path)
     before = records(both[0], tier, "split-0")
-    result = clean(both[0], tier, "moves", "split", replicas=[str(both[1])])
+    result = clean(both, tier, "moves", "split")
     assert len(result.with_fate(Fate.CLEANED)) == 2, result.text()
     for partition in ("moves-0", "split-0"):
         assert records(both[0], tier, partition) == records(both[1], tier, partition)
@@ -78,6 +88,15 @@ def test_the_other_replica_reads_the_same_afterwards(tmp_path: Path) -> None:
     # Brokers read remote segments to their ends; now no end hides records of an abandoned branch.
     kinds = {one.kind for one in cordwood.check(both[0], tier=tier)}
     assert kinds == {"tier-abandoned"}
+
+
+def test_the_metadata_may_be_on_another_disk_of_the_broker(tmp_path: Path) -> None:
+    logs, tier = local(tmp_path)
+    other = logs.with_name("disk-2")
+    other.mkdir()
+    for path in logs.glob("__remote_log_metadata-*"):
+        path.rename(other / path.name)
+    assert len(clean([logs, other], tier).with_fate(Fate.CLEANED)) == 2
 
 
 def test_a_tier_of_the_plugin_is_cleaned_below_its_encrypted_segments(tmp_path: Path) -> None:
@@ -140,12 +159,13 @@ def test_what_must_be_given_is_named(tmp_path: Path) -> None:
     refused("give the tier", logs, None)
     refused("a broker applies retention", logs, tier, retention=True)
     (logs / CLEAN_SHUTDOWN).unlink()
-    refused("had no clean shutdown", logs, tier)
+    refused("was not shut down cleanly", logs, tier)
 
 
 def test_all_replicas_of_the_metadata_must_be_given(tmp_path: Path) -> None:
-    root = copy_of(fixture("local-tiered-pair"), tmp_path / "copy")
-    refused("has 2 replicas, and 1 of them", root / "kafka-logs", root / "kafka-tiered-storage", "moves")
+    (first, _), tier = pair(tmp_path)
+    for single_copy in (False, True):  # the metadata lists two replicas, whatever the user confirms
+        refused("no directory of broker 2 is given", first, tier, "moves", single_copy=single_copy)
 
 
 def test_a_running_broker_is_noticed(tmp_path: Path) -> None:
@@ -183,6 +203,33 @@ def test_a_crash_leaves_the_old_log_or_the_new_one_and_the_next_run_completes_it
         assert not (logs / "orders-0" / WORK_FOLDER).exists()
         shutil.rmtree(logs.parent)
     assert seen == {"old", "new"}
+
+
+@pytest.mark.more
+def test_the_next_run_may_read_another_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, tier = pair(tmp_path)
+    before = records(both[0], tier, "split-0")
+
+    def prefer(number: int) -> None:
+        monkeypatch.setattr(Cluster, "leader", lambda cluster, name: cluster.replicas(name)[number])
+
+    prefer(1)
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(4, patch)
+        with pytest.raises(Cut):
+            clean(both, tier, "split")
+    assert [(one / "split-0" / WORK_FOLDER).exists() for one in both] == [False, True]
+    prefer(0)
+    (one,) = clean(both, tier, "split").partitions
+    assert (one.path, one.fate) == (f"{both[0]}/split-0", Fate.CLEANED)
+    assert "an interrupted clean had not replaced anything" in one.notes[0]
+    assert not any((one / "split-0" / WORK_FOLDER).exists() for one in both)
+    after = records(both[0], tier, "split-0")
+    assert after == records(both[1], tier, "split-0") and last_values(after) == last_values(before)
+    assert clean_up_to(both[0]) == clean_up_to(both[1]) == {TopicPartition("split", 0): one.end_offset}
+    prefer(1)
+    (again,) = clean(both, tier, "split", ignore_ratio=False).partitions
+    assert again.fate is Fate.LEFT and again.path == f"{both[1]}/split-0"
 
 
 # ---- real brokers ----------------------------------------------------------------------------------------------------

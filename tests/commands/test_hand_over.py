@@ -186,10 +186,12 @@ def test_tiers_that_live_logs_cannot_read_are_refused(tmp_path: Path) -> None:
 def test_a_directory_without_the_metadata_topic_is_refused(node: tuple[Path, Path]) -> None:
     logs, tier = node
     adopt(logs, tier)
-    for path in (*logs.glob("__remote_log_metadata-*"), *logs.glob("__cluster_metadata-*")):
-        shutil.rmtree(path)
-    with pytest.raises(RequestError, match="no directory has __remote_log_metadata"):
-        export(logs, tier)
+    shutil.rmtree(logs / "__cluster_metadata-0")
+    for removed, missing in (("-0", "-0, and no metadata log"), ("-*", ", the topic")):
+        for path in logs.glob(f"__remote_log_metadata{removed}"):
+            shutil.rmtree(path)
+        with pytest.raises(RequestError, match=f"no directory has __remote_log_metadata{missing}"):
+            export(logs, tier, single_copy=True)
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------------------

@@ -97,7 +97,8 @@ def clean(
         bool,
         typer.Option(
             "--in-tier",
-            help="Clean tiered topics inside their tier (--tier); all brokers with a replica must be stopped.",
+            help="Clean tiered topics inside their tier (--tier), with the directories of all brokers that have a "
+            "replica; these must be stopped.",
         ),
     ] = False,
     copy: CopyOptions,
@@ -117,7 +118,7 @@ def clean(
     each group atomically. An interrupted clean keeps the finished groups; all other segments are unchanged.
 
     In a tier: new remote segments replace the segments that lose records, partition by partition. Segments that are
-    still on a disk stay as they are. Give the policy of each topic: --config TOPIC:cleanup.policy=compact.
+    still on a disk of any DIR stay as they are. Give the policy of each topic: --config TOPIC:cleanup.policy=compact.
 
     In place, you can give the directories of several brokers. If they hold all replicas of a partition, the clean makes
     these replicas alike, and removes tombstones and markers that have expired in all of them. It leaves the directories

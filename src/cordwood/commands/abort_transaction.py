@@ -26,7 +26,7 @@ from typing import Any
 from cordwood.commands.coordinators import COUNTS, Beside, coverage_of
 from cordwood.commands.options import AbortOptions
 from cordwood.commands.transactions import Coordinators, first_timestamp, fitting
-from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.errors import ConfigError, LockedError, NotFoundError, RequestError
 from cordwood.common.text import bytes_text, duration_text, names_text, number, printable, register, time_text
 from cordwood.common.types import NONE, Clock, TimestampType, TopicPartition, system_clock
 from cordwood.fs.base import LocalFileSystem
@@ -39,7 +39,7 @@ from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, HIGH_WATERMARKS
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
 from cordwood.storage.log.recovery import plan_recovery
-from cordwood.storage.node.cluster import Cluster, check_stopped
+from cordwood.storage.node.cluster import Cluster, check_shut_down
 from cordwood.storage.node.groups import Coverage
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.transactions import (
@@ -89,7 +89,12 @@ def abort_transaction(
     now_ms = clock()
     found = _Replicas.find(fs, sources, topic, options)
     for place in found.places:
-        check_stopped(place.directory)
+        if place.directory.holder is not None:
+            raise LockedError(
+                f"{place.directory.path} is held by {place.directory.holder}. Stop it first; while the broker runs, "
+                "kafka-transactions.sh aborts transactions"
+            )
+        check_shut_down(place.directory)
     if not options.yes:
         return AbortResult(tuple(found.ends(producer_id, now_ms)[0]), done=False)
     partitions = [place.path for place in found.places]

@@ -1,6 +1,6 @@
 """`tier export`, `tier adopt`: hand a tier over from a live log to its broker, or back. Objects stay where they are.
 
-    lock       lock the log directories of all replicas of the metadata partitions
+    lock       lock all given log directories; see `tier_site`
     check      all checks of all partitions precede the first change
     export     claim the log, which stops other programs, and delete objects that no manifest names;
                append the records of its segments in one batch; commit a manifest: a broker owns the tier
@@ -16,34 +16,27 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from cordwood.cleaning.engine.tiered import new_segment, producers_at
-from cordwood.commands.opening import select_believed
-from cordwood.commands.options import HandOverOptions
+from cordwood.commands.options import HandOverOptions, Selection
+from cordwood.commands.tier_site import TierSite
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import Column, Presentable, bytes_text, names_text, number, register, table
 from cordwood.common.types import NONE, Clock, TopicPartition, system_clock
-from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.by_url import local_path
-from cordwood.fs.locks import check_local, directories_to_lock
-from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, leader_epochs
 from cordwood.storage.formats.filenames import (
-    CLUSTER_METADATA_TOPIC,
     LOG_START_OFFSETS,
     FileKind,
     offset_name,
     parse_tier_key_index,
 )
 from cordwood.storage.formats.leader_epochs import EpochEntry
-from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA
-from cordwood.storage.formats.properties import encode_id
+from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.log.files import clear_work_folder, make_work_folder, read_leader_epochs, write_file
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.cluster import Cluster
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.recovery.into_copy import complete_indexes
 from cordwood.storage.tier.aiven import AivenLayout
@@ -59,12 +52,11 @@ from cordwood.storage.tier.handover import (
     is_cut,
 )
 from cordwood.storage.tier.manifest import TierState
-from cordwood.storage.tier.metadata_log import MetadataLog, metadata_partition
 from cordwood.storage.tier.packed import SIZED, TierSegment
 from cordwood.storage.tier.remote_log import Answer, RemoteLog
 from cordwood.storage.tier.replacing import Piece
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
-from cordwood.storage.tier.store import RemotePart, TierStore
+from cordwood.storage.tier.store import RemotePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +135,26 @@ def adopt_tier(paths: Sequence[str], options: HandOverOptions, *, clock: Clock =
 
 
 def _hand_over(paths: Sequence[str], options: HandOverOptions, clock: Clock, *, to_broker: bool) -> HandOverResult:
-    fs = PosixFileSystem()
-    advice = "The log directories must be on this machine; only the tier may be in a bucket"
-    sources = [fs.absolute_path(local_path(path, advice)) for path in paths]
-    with ExitStack() as held:
-        site = _Site.open(fs, sources, options, clock())
-        paths_used = [one.place.path for one in site.selected()] + [place.path for place in site.metadata_places()]
-        to_lock = directories_to_lock(fs, paths_used)
-        for path in to_lock:
-            check_local(fs, path, no_broker_elsewhere=options.no_broker_elsewhere)
-        locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
-        # Open again: another process may have changed the directories before they were locked.
-        site = _Site.open(fs, sources, options, clock())
-        site.check_shut_down()
+    selection = Selection(
+        topics=options.chosen.topics,
+        partitions=options.chosen.partitions,
+        metadata=options.metadata,
+        tier_place=options.tier_place,
+    )
+    with _Site.locked(
+        paths,
+        selection,
+        clock(),
+        single_copy=options.single_copy,
+        no_broker_elsewhere=options.no_broker_elsewhere,
+    ) as site:
         changes = [*(site.exports() if to_broker else site.adoptions())]
         if not changes:
             raise NotFoundError(site.nothing(to_broker=to_broker))
         if not options.dry_run:
             check_store(site.layout.store, site.store.tier.root)
             for change in changes:
-                for lock in locks:
-                    lock.confirm()
+                site.confirm_locks()
                 change.apply()
         done = tuple(change.result() for change in changes)
         return HandOverResult(to_broker, site.store.tier.root, done, done=not options.dry_run)
@@ -174,103 +165,49 @@ class _Selected:
     """A selected partition: its directory, its metadata partition, and its remote log by the records."""
 
     place: LocatedPartition
-    name: TopicPartition
     key: TopicIdPartition
     metadata: TopicPartition
     log: RemoteLog
 
+    @property
+    def name(self) -> TopicPartition:
+        """The partition's name."""
+        return TopicPartition(self.key.topic, self.key.partition)
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """Log directories with their tier.
 
-    Attributes:
-        opened: the metadata partitions that get records, each opened once, as appends to one follow each other.
-    """
+class _Site(TierSite):
+    """Locked log directories whose tier gets another owner."""
 
-    fs: LocalFileSystem
-    store: TierStore
-    layout: AivenLayout
-    cluster: Cluster
-    sources: Sequence[str]
-    options: HandOverOptions
-    now_ms: int
-    opened: dict[TopicPartition, MetadataLog] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, fs: LocalFileSystem, sources: Sequence[str], options: HandOverOptions, now_ms: int) -> _Site:
-        """Open directories with their tier.
+    @cached_property
+    def layout(self) -> AivenLayout:
+        """The layout of the tier.
 
         Raises:
-            RequestError: no tier is given, or one of another kind.
+            RequestError: live logs do not have this layout.
         """
-        store = options.tier_place.store([*sources, options.metadata])
-        if not isinstance(store, TierStore):
-            raise RequestError("give the tier: --tier DIR|URL")
-        if not isinstance(store.layout, AivenLayout):
+        if not isinstance(self.store.layout, AivenLayout):
             raise RequestError(
-                f"{store.tier.root} has the layout of Kafka's LocalTieredStorage, which is for tests. Live logs have "
-                "the layout of Aiven's plugin"
+                f"{self.store.tier.root} has the layout of Kafka's LocalTieredStorage, which is for tests. Live logs "
+                "have the layout of Aiven's plugin"
             )
-        cluster = Cluster.open(store, sources, options.metadata)
-        return cls(fs, store, store.layout, cluster, sources, options, now_ms)
+        return self.store.layout
 
-    def check_shut_down(self) -> None:
-        """Raise RequestError or DataError for a directory whose logs must first be recovered."""
-        for directory in (one for node in self.cluster.nodes for one in node.directories):
-            if directory.crashed:
-                raise RequestError(
-                    f"{directory.path} was not shut down cleanly. Start the broker or the program that it belongs to "
-                    "once, which repairs it, and stop it"
-                )
-            if directory.failure is not None:
-                raise directory.failure
-
-    def selected(self) -> Iterator[_Selected]:
-        """Yield the selected partitions that have a topic id; internal topics are not tiered."""
-        count = self._metadata_partitions()
-        for place in select_believed(self.cluster, self.sources, self.options.chosen):
-            topic_id = place.topic_id()
-            if place.name is None or topic_id is None or place.topic in (*INTERNAL_TOPICS, CLUSTER_METADATA_TOPIC):
-                continue
-            name = place.name.topic_partition
-            key = TopicIdPartition(encode_id(topic_id), name.topic, name.partition)
-            log = self.store.remote_logs(place.directory.path).get(key)
-            for node in self.cluster.nodes:
-                for directory in node.directories:
-                    log = log or self.store.remote_logs(directory.path).get(key)
-            records = TopicPartition(REMOTE_LOG_METADATA, metadata_partition(key, count))
-            yield _Selected(place, name, key, records, log or RemoteLog())
-
-    def _metadata_partitions(self) -> int:
-        metadata = self.cluster.metadata
-        topic = None if metadata is None else metadata.topics.get(REMOTE_LOG_METADATA)
-        count = len(topic.partitions if topic is not None else self.cluster.partitions_of(REMOTE_LOG_METADATA))
-        if not count:
-            raise RequestError(
-                f"no directory has {REMOTE_LOG_METADATA}, the topic by which a broker finds remote segments. Start the "
-                "broker with its tier once, and stop it"
-            )
-        return count
-
-    def metadata_places(self) -> list[LocatedPartition]:
-        """Return the directories of the metadata partitions in question."""
-        names = {one.metadata for one in self.selected()}
-        return [one.place for name in names for one in self.cluster.replicas(name)]
+    @cached_property
+    def selected(self) -> Sequence[_Selected]:
+        """The selected partitions that can be tiered."""
+        found = []
+        for path, place in self.places.items():
+            if (key := self.store.partition_at(path)) is not None:
+                log = self.store.remote_log(place.directory.path, key) or RemoteLog()
+                found.append(_Selected(place, key, self.metadata_of(key), log))
+        return tuple(found)
 
     def nothing(self, *, to_broker: bool) -> str:
         """Return an error for a selection in which nothing can be handed over."""
-        names = names_text([str(one.name) for one in self.selected()])
+        names = names_text([str(one.name) for one in self.selected])
         if to_broker:
             return f"{self.store.tier.root} has no manifest of {names}: no live log owns their tier"
         return f"no record of {REMOTE_LOG_METADATA} names a segment of {names}: no broker has their tier"
-
-    def _appends(self, one: _Selected) -> MetadataLog:
-        """Open the metadata partition of a partition, at all replicas."""
-        if one.metadata not in self.opened:
-            replicas = self.cluster.all_replicas(one.metadata, single_copy=self.options.single_copy)
-            self.opened[one.metadata] = MetadataLog(self.fs, [replica.path for replica in replicas], self.now_ms)
-        return self.opened[one.metadata]
 
     def broker(self, one: _Selected) -> int:
         """Return the id of a partition's broker."""
@@ -285,7 +222,7 @@ class _Site:
         Raises:
             RequestError: a broker would not read the same log, or its metadata cannot get the records.
         """
-        for one in self.selected():
+        for one in self.selected:
             generations = Generations(self.layout.store, self.layout, one.key)
             if (state := generations.newest()) is None:
                 continue
@@ -304,7 +241,8 @@ class _Site:
                 raise RequestError(f"{path}: {error}") from None
             if not resumed:
                 self._check_objects(state)
-            yield _Export(self, one, generations, state, start, lineage, events, self._appends(one))
+            self.metadata_log(path)  # or raise before the first change
+            yield _Export(self, one, generations, state, start, lineage, events)
 
     def _local_bases(self, path: str) -> list[int]:
         """Return the base offsets of the segments on the disk."""
@@ -331,10 +269,10 @@ class _Site:
         Raises:
             RequestError: a manifest cannot describe the log, or the broker's metadata cannot get the records.
         """
-        for one in self.selected():
+        for one in self.selected:
             if not one.log.segments:
                 continue
-            path = one.place.path
+            path, generations = one.place.path, Generations(self.layout.store, self.layout, one.key)
             part = self.store.remote_part(path)
             assert part is not None, "records name its segments"
             try:
@@ -342,9 +280,9 @@ class _Site:
                 described = {answer: self._described(answer.segment) for answer in found}
             except RequestError as error:
                 raise RequestError(f"{path}: {error}") from None
-            generations = Generations(self.layout.store, self.layout, one.key)
+            self.metadata_log(path)  # or raise before the first change
             resumed = generations.newest() is not None
-            yield _Adoption(self, one, part, generations, described, self._appends(one), resumed=resumed)
+            yield _Adoption(self, one, part, generations, described, resumed=resumed)
 
     def _described(self, segment: RemoteSegment) -> TierSegment:
         """Return a segment as a manifest has it.
@@ -379,7 +317,6 @@ class _Export:
     start: int
     lineage: Sequence[EpochEntry]
     events: Events
-    metadata: MetadataLog
 
     def apply(self) -> None:
         """Hand the tier over."""
@@ -402,7 +339,7 @@ class _Export:
         starts = f"{place.directory.path}/{LOG_START_OFFSETS}"
         checkpoints.update(fs, starts, {name: self.start})
         if self.events:
-            self.metadata.append(self.events)
+            self.site.metadata_log(place.path).append(self.events)
         self.generations.hand_over(state)
 
     def result(self) -> HandedOver:
@@ -434,7 +371,6 @@ class _Adoption:
     part: RemotePart
     generations: Generations
     described: Mapping[Answer, TierSegment]
-    metadata: MetadataLog
     resumed: bool
 
     @property
@@ -451,7 +387,8 @@ class _Adoption:
         segments = [copied.get(one, described) for one, described in self.described.items()]
         state = adopted_state(self.selected.key, log, segments, self.part.log_start, self.site.now_ms)
         self.generations.adopt(state, secrets.token_hex(8), socket.gethostname())
-        self.metadata.append(forgotten_events(log, self.site.broker(self.selected), self.site.now_ms))
+        forgotten = forgotten_events(log, self.site.broker(self.selected), self.site.now_ms)
+        self.site.metadata_log(path).append(forgotten)
         clear_work_folder(fs, path)
 
     def _copied(self, answer: Answer, folder: str) -> TierSegment:

@@ -173,9 +173,9 @@ class NamedBrokers:
         return tuple(named_path(text, "--broker") for text in self.brokers)
 
     def refuse(self, verb: str) -> None:
-        """Raise RequestError if brokers are named, for a verb that takes the directories of one broker."""
+        """Raise RequestError if brokers are named, for a verb that takes no named ones."""
         if self.brokers:
-            raise RequestError(f"--broker: {verb} takes the directories of one broker at a time, as DIR")
+            raise RequestError(f"--broker: {verb} takes log directories as DIR, not as NAME=DIR")
 
     def with_paths(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Return the paths of all directories, these and those of the brokers.
@@ -571,15 +571,6 @@ class InTierOptions:
 
     PANEL: ClassVar[str] = "Only with --in-tier"
 
-    replicas: Annotated[
-        Sequence[str],
-        Option(
-            "A log directory of another replica's broker, which must be stopped, too. Only segments that no given "
-            "directory has on its disk are cleaned.",
-            flag="--replica",
-            metavar="DIR",
-        ),
-    ] = ()
     keep_old_objects: Annotated[
         bool, Option("Leave the objects of replaced segments in the tier, and list them. No broker deletes them later.")
     ] = False

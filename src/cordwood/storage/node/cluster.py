@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cordwood.common.errors import LockedError, NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import names_text
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import Store
@@ -358,8 +358,7 @@ class Cluster:
         if missing := sorted(wanted.difference(here)):
             raise RequestError(
                 f"{name} has replicas on {brokers_text(sorted(wanted))}, and no directory of {brokers_text(missing)} "
-                "is given. Stop all of them and give all of their directories, which are changed alike; or let them "
-                "run, and use kafka-transactions.sh"
+                "is given. Stop all of them and give all of their directories, which are changed alike"
             )
         if others := sorted(str(one) for one in here if one not in wanted):
             raise RequestError(
@@ -381,19 +380,13 @@ class Cluster:
         return here.issuperset(partition.replicas) or not here.isdisjoint(current)
 
 
-def check_stopped(directory: LogDirectory) -> None:
-    """Raise for a directory that is in use, or whose logs must first be recovered.
+def check_shut_down(directory: LogDirectory) -> None:
+    """Raise for a directory whose logs must first be recovered.
 
     Raises:
-        LockedError: a program holds it.
         RequestError: it was not shut down cleanly.
         DataError: its broker would take it offline.
     """
-    if directory.holder is not None:
-        raise LockedError(
-            f"{directory.path} is held by {directory.holder}. Stop it first; while the broker runs, "
-            "kafka-transactions.sh aborts transactions"
-        )
     if directory.crashed:
         raise RequestError(
             f"{directory.path} was not shut down cleanly, so its logs have to be recovered first: start its broker and "

@@ -65,7 +65,7 @@ from cordwood.storage.tier.remote_log import (
     apply_event,
     copied_log,
 )
-from cordwood.storage.tier.segments import CopyState, RemoteSegment, Snapshot, TopicIdPartition, decode_event
+from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition, decode_event
 
 #: Topics that a copy must not have: by them a broker would delete remote segments of the original.
 NOT_COPIED_FROM_TIER = (CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA)
@@ -178,7 +178,6 @@ class RemotePart:
         lineage: leader epochs of the partition.
         log_start: the log start offset in the checkpoint; 0 without an entry.
         local_start: first offset on the disk; MAX_OFFSET without a local segment.
-        metadata_path: directory of the metadata partition with its records; None if the tier alone is read.
         state: what the manifest of a live log's tier has; None for a broker's tier.
     """
 
@@ -187,7 +186,6 @@ class RemotePart:
     lineage: tuple[EpochEntry, ...]
     log_start: int
     local_start: int
-    metadata_path: str | None = None
     state: TierState | None = None
 
     @property
@@ -333,11 +331,11 @@ class TierStore(WrappedTargetStore):
         self._logs = dict(logs)
         self._states = dict(states)
         self._reading = threading.Lock()
-        self._metadata: dict[tuple[str, TopicIdPartition], str] = {}
         self._parts: dict[str, RemotePart | None] = {}
         self._files: dict[str, Mapping[str, _RemoteFile]] = {}
-        #: Folders of topics in the tier, as of the last listing of a log directory.
+        #: Folders of topics in the tier, and log directories of the command, as of the last listing of one of these.
         self._topics: frozenset[str] | None = None
+        self._directories: tuple[str, ...] | None = None
         #: Log start offsets of manifests that are above those in the checkpoint of their log directory.
         self._newer_starts: dict[str, dict[TopicPartition, int]] = {}
         #: Log start offsets in the checkpoint of each log directory, as of its last listing.
@@ -360,7 +358,7 @@ class TierStore(WrappedTargetStore):
         self._files.pop(path, None)
         self._log_starts.pop(path, None)
         if parsed_directory(path) is None:
-            self._topics = None
+            self._topics = self._directories = None
         if (part := self.remote_part(path, entries)) is None:
             return entries
         found = {name: file.info for name, file in self._files_of(path).items()}
@@ -422,28 +420,18 @@ class TierStore(WrappedTargetStore):
         return self._parts[path]
 
     def _remote_part(self, path: str, entries: Sequence[FileInfo] | None) -> RemotePart | None:
-        name = parsed_directory(path)
-        # The metadata topic itself is never tiered, and is read for all others.
-        if name is None or name.state is not DirectoryState.CURRENT or _is_metadata(name):
+        if (key := self.partition_at(path)) is None:
             return None
-        topic_id = read_topic_id(self._store, path)
-        if topic_id is None:
-            return None
-        key = TopicIdPartition(encode_id(topic_id), name.topic_partition.topic, name.topic_partition.partition)
-        directory = posixpath.dirname(path)
+        directory, name = posixpath.dirname(path), TopicPartition(key.topic, key.partition)
         if entries is None:
             entries = super().list(path)
         if path in self._states:
-            return self._part_of(self._states[path], path, entries, self._log_start(directory, name.topic_partition))
-        home, log = directory, self.remote_logs(directory).get(key)
+            return self._part_of(self._states[path], path, entries, self._log_start(directory, name))
+        log = self.remote_log(directory, key)
         # Records that name no segment are from before a live log adopted the tier.
         if (log is None or not log.segments) and (state := self._state_for(path, key)) is not None:
-            return self._part_of(state, path, entries, self._log_start(directory, name.topic_partition))
-        if log is None:
-            # A broker with several disks has each partition of the metadata topic on one of them.
-            home = next((one for one in self._other_directories(directory) if key in self.remote_logs(one)), home)
-            log = self.remote_logs(home).get(key)
-        local_start, start = _local_start(entries, 0), self._log_start(directory, name.topic_partition)
+            return self._part_of(state, path, entries, self._log_start(directory, name))
+        local_start, start = _local_start(entries, 0), self._log_start(directory, name)
         if log is None:
             # The checkpoint has an entry for each tiered log.
             if start is not None and start < local_start < MAX_OFFSET and not self._pass_over:
@@ -456,8 +444,7 @@ class TierStore(WrappedTargetStore):
         with contextlib.suppress(CorruptFileError):
             lineage = read_leader_epochs(self._store, path).entries
         found = answers(log, lineage, start := start or 0, local_start)
-        metadata = self._metadata.get((home, key))
-        return RemotePart(log, tuple(found), tuple(lineage), start, local_start, metadata)
+        return RemotePart(log, tuple(found), tuple(lineage), start, local_start)
 
     def state(self, partition: TopicIdPartition) -> TierState | None:
         """Read what the newest manifest of a live log's tier has; None if the log has no manifest.
@@ -465,8 +452,8 @@ class TierStore(WrappedTargetStore):
         Raises:
             CorruptFileError: the manifest is damaged.
         """
-        # A tier that a server.properties configures is a broker's. Internal topics are not tiered.
-        if not isinstance(self.layout, AivenLayout) or self.tier.kind is not None or partition.topic in INTERNAL_TOPICS:
+        # A tier that a server.properties configures is a broker's.
+        if not isinstance(self.layout, AivenLayout) or self.tier.kind is not None:
             return None
         if self._topics is None:
             self._topics = self.layout.topics()
@@ -514,15 +501,16 @@ class TierStore(WrappedTargetStore):
             self._log_starts[directory] = read_log_starts(self._store, directory)
         return self._log_starts[directory].get(partition)
 
-    def _other_directories(self, directory: str) -> Iterator[str]:
-        """Yield the log directories among the paths of the command, and in them."""
-        seen = {directory}
-        for place in self.tier.places:
-            below = [f"{place}/{name}" for name, is_folder in self._names_in(place).items() if is_folder]
-            for path in (place, posixpath.dirname(place), *(one for one in below if parsed_directory(one) is None)):
-                if path not in seen and self._names_in(path):
-                    seen.add(path)
-                    yield path
+    def _log_directories(self) -> Sequence[str]:
+        """Return the log directories among the paths of the command, and in them."""
+        if self._directories is None:
+            found = dict[str, None]()
+            for place in self.tier.places:
+                below = [f"{place}/{name}" for name, is_folder in self._names_in(place).items() if is_folder]
+                found |= dict.fromkeys((place, posixpath.dirname(place)))
+                found |= dict.fromkeys(one for one in below if parsed_directory(one) is None)
+            self._directories = tuple(path for path in found if self._names_in(path))
+        return self._directories
 
     def _names_in(self, path: str) -> Mapping[str, bool]:
         try:
@@ -651,6 +639,26 @@ class TierStore(WrappedTargetStore):
 
     # ---- facts of a partition ----------------------------------------------------------------------------------------
 
+    def partition_at(self, path: str) -> TopicIdPartition | None:
+        """Return the partition in a directory, with its topic id; None if it cannot be tiered, as an internal topic."""
+        name = parsed_directory(path)
+        if name is None or name.state is not DirectoryState.CURRENT or name.topic_partition.topic in INTERNAL_TOPICS:
+            return None
+        topic_id = read_topic_id(self._store, path)
+        one = name.topic_partition
+        return None if topic_id is None else TopicIdPartition(encode_id(topic_id), one.topic, one.partition)
+
+    def remote_log(self, directory: str, partition: TopicIdPartition) -> RemoteLog | None:
+        """Return the remote log of a partition by the metadata topic; None if no record is about it.
+
+        A broker with several disks has each partition of the metadata topic on one of them. So the log directory of the
+        partition is read first, then all others of the command.
+        """
+        if (log := self.remote_logs(directory).get(partition)) is not None:
+            return log
+        logs = (self.remote_logs(one).get(partition) for one in self._log_directories())
+        return next((log for log in logs if log is not None), None)
+
     def remote_logs(self, directory: str) -> Mapping[TopicIdPartition, RemoteLog]:
         """Return the remote log of each topic id and partition, from the metadata topic in a log directory."""
         with self._reading:  # threads that list partitions ask at the same time
@@ -669,10 +677,7 @@ class TierStore(WrappedTargetStore):
             try:
                 for record in LogView(path, fs=self._store).records():
                     try:
-                        event = decode_event(record.value)
-                        apply_event(logs, event)
-                        if not isinstance(event, Snapshot):
-                            self._metadata[directory, event.topic_id_partition] = path
+                        apply_event(logs, decode_event(record.value))
                     except DataError as error:
                         error.offset = record.offset
                         self._refuse(error.at(path), refused)
