@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from cordwood.fs.base import ReadableFile
 from cordwood.storage.formats import key_index
 from cordwood.storage.formats.filenames import FileKind, parse_tier_key_index, tier_key_index_name
 from cordwood.storage.index.history import KeyHistory
+from cordwood.storage.index.identity import TICK_NS
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.tier.aiven import AivenLayout
 from cordwood.storage.tier.segments import RemoteSegment
@@ -50,6 +52,8 @@ def put(node: Node, *keys: int) -> None:
 
 def clean(node: Node) -> None:
     node.log.roll()
+    # The index of a file that has just changed is not trusted, so it would not be copied to the tier.
+    time.sleep(2 * TICK_NS / 1e9)
     node.step()
 
 
