@@ -43,7 +43,7 @@ def records(path: Path) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(one.offset, one.key, one.value) for one in cordwood.open_log(path).records()]
 
 
-def test_each_partition_is_that_of_the_replica_to_believe(brokers: list[Path], tmp_path: Path) -> None:
+def test_each_partition_is_that_of_the_newest_replica(brokers: list[Path], tmp_path: Path) -> None:
     target = tmp_path / "one"
     result = copied(brokers, target)
     names = {path.name for broker in brokers for path in broker.iterdir() if path.is_dir()}

@@ -26,7 +26,7 @@ def brokers() -> list[Path]:
     return directories(unpacked(CLUSTER_ARCHIVE))
 
 
-def test_get_reads_the_replica_to_believe(brokers: list[Path]) -> None:
+def test_get_reads_the_newest_replica(brokers: list[Path]) -> None:
     result = cordwood.get(*brokers, keys=["k1"], topics=["orders"], last=True)
     (newest,) = result.records
     (alone,) = cordwood.get(brokers[0], keys=["k1"], topics=["orders"], last=True).records
@@ -71,7 +71,7 @@ def test_an_unknown_replica_is_refused(brokers: list[Path]) -> None:
     )
 
 
-def test_a_table_is_that_of_the_replica_to_believe(brokers: list[Path], tmp_path: Path) -> None:
+def test_a_table_is_that_of_the_newest_replica(brokers: list[Path], tmp_path: Path) -> None:
     def rows(*given: object) -> list[str]:
         return [line for line in run("table", *given, "--topic", "orders").output.splitlines() if line[:1] == "{"]
 
@@ -95,7 +95,7 @@ def test_brokers_may_be_named_for_directories_without_meta_properties(brokers: l
     assert cordwood.table_offsets(brokers=named, topic="orders") == {0: 100, 1: 106, 2: 110}
 
 
-def test_explain_replays_the_replica_to_believe(brokers: list[Path]) -> None:
+def test_explain_replays_the_newest_replica(brokers: list[Path]) -> None:
     chosen: dict[str, Any] = {"topics": ["orders"], "partitions": ["2"], "overrides": ["max.compaction.lag.ms=1000"]}
     alone, together = (cordwood.explain(*paths, **chosen) for paths in (brokers[:1], brokers))
     third = cordwood.explain(*brokers, **chosen, replica="3")

@@ -85,7 +85,7 @@ def select_partitions(
     return selected
 
 
-def select_believed(cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions) -> Sequence[LocatedPartition]:
+def select_newest(cluster: Cluster, paths: Sequence[str], chosen: ChosenPartitions) -> Sequence[LocatedPartition]:
     """Return the selected partitions within the paths; of several brokers, each partition's newest replica."""
     return select_replicas(cluster, paths, chosen, None)[0]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
-from cordwood.commands.opening import open_cluster, select_believed
+from cordwood.commands.opening import open_cluster, select_newest
 from cordwood.commands.options import NamedBrokers, Selection
 from cordwood.common.errors import RequestError
 from cordwood.common.types import TopicPartition
@@ -116,7 +116,7 @@ class TierSite:
         """
         return {
             place.path: place
-            for place in select_believed(self.cluster, self.sources, self.selection)
+            for place in select_newest(self.cluster, self.sources, self.selection)
             if place.name is not None and place.name.state is DirectoryState.CURRENT
         }
 

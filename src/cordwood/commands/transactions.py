@@ -23,7 +23,7 @@ from cordwood.commands.coordinators import (
     partitions_text,
     problem_lines,
 )
-from cordwood.commands.opening import open_cluster, select_believed
+from cordwood.commands.opening import open_cluster, select_newest
 from cordwood.commands.options import Selection, TransactionOptions
 from cordwood.commands.plan import plan_partition
 from cordwood.common.errors import ConfigError, DataError, NotFoundError
@@ -92,7 +92,7 @@ def transactions_of_cluster(
     """
     now_ms = clock() if options.now_ms is None else options.now_ms
     beside = Beside(cluster)
-    places = [one for one in select_believed(cluster, paths, options.selection) if _may_have_transactions(one)]
+    places = [one for one in select_newest(cluster, paths, options.selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
     found: list[tuple[LocatedPartition, OpenInLog]] = []
     sampled: list[TopicPartition] = []

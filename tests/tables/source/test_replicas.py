@@ -49,7 +49,7 @@ def without_file(rows: list[Row]) -> list[Row]:
     return [{name: cell for name, cell in row.items() if name != "file"} for row in rows]
 
 
-def test_the_replica_to_believe_is_read_or_the_one_that_is_named(brokers: list[Path]) -> None:
+def test_the_newest_replica_is_read_or_the_one_that_is_named(brokers: list[Path]) -> None:
     assert rows_of(*brokers)[0] == rows_of(brokers[0])[0]
     for number, path in enumerate(brokers, 1):
         assert rows_of(*brokers, replica=str(number))[0] == rows_of(path)[0] != []
