@@ -280,10 +280,10 @@ def _not_read(looked: Looked) -> str:
 
 def _looked_lines(looked: Looked, size_bytes: int) -> Iterator[str]:
     """Yield lines with the extent of a quick check."""
-    total = f"looked at {bytes_text(looked.read_bytes)} of {bytes_text(size_bytes)}"
     if not looked.sampled:
-        yield f"{total}: no segment is large enough for a sample, so everything was read"
+        yield f"everything was read, {bytes_text(looked.read_bytes)}: no segment is large enough for a sample"
         return
+    total = f"looked at {bytes_text(looked.read_bytes)} of {bytes_text(size_bytes)}"
     yield f"{total}. Not read: {_not_read(looked)}. Run cordwood check without --quick to read all."
     for paths, why in (
         (looked.doubtful, "damaged by their samples, and together too large for a quick check"),
