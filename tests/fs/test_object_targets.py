@@ -469,7 +469,7 @@ def test_whatever_fails_a_copy_is_right_or_does_not_count(
                 dumped(copy, hasty())
             else:
                 if objects:
-                    with pytest.raises(RequestError, match="not finished"):
+                    with pytest.raises(RequestError, match="unfinished copy"):
                         cordwood.ls(copy, fs=hasty())
                 found = act()
                 objects = server.objects(f"copy-{run}")
