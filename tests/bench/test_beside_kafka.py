@@ -22,6 +22,8 @@ pytestmark = pytest.mark.more
 
 #: One of each kind.
 SHAPES = ("B", "lz4", "IH", "tiny", "segments")
+#: All that may be on stderr: the first use of kernels says this.
+COMPILING = "compiling for this processor"
 
 
 @pytest.mark.slow
@@ -32,6 +34,7 @@ def test_each_log_is_cleaned_by_both_with_the_same_result(kafka_oracle: Oracle, 
     logs = tmp_path / "logs"
     logs.mkdir()
     done = run("bench", "--against-kafka", *few, "--dir", logs, "--json", *shapes)
+    assert all(COMPILING in line for line in done.stderr.splitlines()), done.output
     found = json.loads(done.stdout)
     assert [(one["workload"], one["way"]) for one in found] == [
         (name, way) for name in SHAPES for way in WORKLOADS[name].ways
@@ -52,6 +55,7 @@ def test_the_more_of_a_log_is_new_the_further_right_it_is_drawn(kafka_oracle: Or
     chart = tmp_path / "chart.svg"
     few = ("--size", "1", "--passes", "1", "--svg", str(chart), "--dir", str(tmp_path))
     done = run("bench", "--against-kafka", "--by-share", *few, "--json")
+    assert all(COMPILING in line for line in done.stderr.splitlines()), done.output
     found = json.loads(done.stdout)
     assert [(one["workload"], one["way"]) for one in found] == [
         (name, way) for name, workload in BY_SHARE.items() for way in workload.ways

@@ -148,5 +148,5 @@ def test_a_fault_at_any_request_loses_nothing(
         happened += bool(faults.happened)
         if not faults.happened:
             break
-    assert happened
+    assert happened > 1
     assert bool(indexes) == is_indexed
