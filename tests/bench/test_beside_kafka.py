@@ -22,7 +22,7 @@ pytestmark = pytest.mark.more
 
 #: One of each kind.
 SHAPES = ("B", "lz4", "IH", "tiny", "segments")
-#: All that may be on stderr: the first use of kernels says this.
+#: The only message that stderr may have: kernels are compiled at their first use.
 COMPILING = "compiling for this processor"
 
 

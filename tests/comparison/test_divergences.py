@@ -356,7 +356,7 @@ def test_a_divergence_is_named_and_nothing_else(tmp_path: Path, name: str, count
 def test_divergences_are_the_same_in_many_tasks(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "WHOLE_BYTES", 0)
     monkeypatch.setattr(comparing, "RANGE_BYTES", 1)
-    monkeypatch.setattr(comparing, "HERE_MAX", -1)
+    monkeypatch.setattr(comparing, "HERE_BYTES", 0)
     case = CASES[name]
     found = compare_replicas(tmp_path / "scratch", make_replicas(tmp_path, case, 9), cores=2, **case.known)
     assert named(found) == case.expected(9)

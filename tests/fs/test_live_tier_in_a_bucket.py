@@ -62,7 +62,7 @@ def test_a_copy_takes_three_requests_and_a_commit_two(server: Server, tmp_path: 
 
 
 def expected(policy: str, count: int) -> list[bytes]:
-    """The values that a log must have after `fill`; of a compacted one, only those that no later record replaces."""
+    """Return the values of a log after `fill`: all, or with compaction the last of each key."""
     return numbers(count, max(count - 7, 0) if policy == "compact" else 0)
 
 

@@ -107,7 +107,7 @@ def test_a_proof_reads_the_same_facts() -> None:
             pair = Pair(None, Side(path, 0), Side(f"/new/{path.rpartition('/')[2]}", 0), now_ms=LATER_MS)
             assert look_at(number, pair, store).faults == look_at(number, pair, local).faults
             for part in joined(ranges_of(number, pair, store), range_bytes=1 << 20):
-                result = compare_range(part, pair, store, KeyRules((3, 5), 1), scratch, here_max=1 << 20)
+                result = compare_range(part, pair, store, KeyRules((3, 5), 1), scratch, here_bytes=1 << 20)
                 found.append(result.facts)
                 keys = [chunk.here.tolist() for chunk in result.keys if chunk.here is not None]
                 found.append(Facts({str(keys): len(keys), str(result.seen.tolist()): 1}))

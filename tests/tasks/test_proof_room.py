@@ -48,13 +48,12 @@ def files_of_proof(partition: Path, end: int, scratch: Path) -> int:
 @pytest.fixture
 def _all_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep no entries in memory."""
-    for name in ("WHOLE_BYTES", "HERE_MAX", "WHOLE_HERE_MAX"):
-        monkeypatch.setattr(prove, name, -1)
+    for name in ("WHOLE_BYTES", "HERE_BYTES", "WHOLE_HERE_BYTES"):
+        monkeypatch.setattr(prove, name, 0)
     monkeypatch.setattr(prove, "RANGE_BYTES", 1)
-    for name in ("RANGE_BYTES", "CHUNK_ENTRIES"):
-        monkeypatch.setattr(room, name, -1)
-    for module in (producers, room):
-        monkeypatch.setattr(module, "STEPS_AT_ONCE", 1)
+    for name in ("RANGE_BYTES", "WHOLE_HERE_BYTES"):
+        monkeypatch.setattr(room, name, 0)
+    monkeypatch.setattr(producers, "STEPS_AT_ONCE", 1)
 
 
 @pytest.mark.usefixtures("_all_in_files")

@@ -26,7 +26,7 @@ from typing import Any
 from cordwood.cleaning.proof.keys import KeyRules
 from cordwood.cleaning.proof.pairs import Facts, ViolationKind
 from cordwood.cleaning.proof.reading import PairRange
-from cordwood.cleaning.proof.room import CHUNK_ENTRIES, RANGE_BYTES
+from cordwood.cleaning.proof.room import HERE_BYTES, RANGE_BYTES
 from cordwood.cleaning.proof.scratch import Kept
 from cordwood.cleaning.proof.site import ATTEMPTS, Lost, TaskSite, lost_too_often, run_tasks
 from cordwood.cleaning.proof.violations import key_at
@@ -60,8 +60,8 @@ from cordwood.storage.log.view import LogView
 
 #: One task compares a whole partition up to this number of bytes of all replicas.
 WHOLE_BYTES = RANGE_BYTES
-#: Maximum number of entries of a range in memory, in a task of a range and in a task of a whole partition.
-HERE_MAX, WHOLE_HERE_MAX = 1 << 12, CHUNK_ENTRIES
+#: Bytes of a range's entries and steps that stay in memory in a task that compares a whole partition.
+WHOLE_HERE_BYTES = 16 << 20
 #: Approximate minimum size of a record with a key, to bound the number of keys in a log.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
@@ -116,7 +116,7 @@ def compare_partitions(
     )
     for at, partition in enumerate(partitions):
         if at not in found:
-            found[at] = _compare_one(_Tasks(each, cores, site, HERE_MAX), fs, partition, sample)
+            found[at] = _compare_one(_Tasks(each, cores, site, HERE_BYTES), fs, partition, sample)
     return [found[at] for at in range(len(partitions))]
 
 
@@ -134,7 +134,9 @@ def _compare_whole(site: TaskSite, sample: Sample, partition: Partition) -> Part
         return [do(item) for item in items]
 
     with site.in_task() as own:
-        return _compare_one(_Tasks(each, 1, site, WHOLE_HERE_MAX), own.open(), partition, sample)
+        fs = own.open()
+        is_small = sum(_size_bytes(one, fs) for one in partition.replicas) <= WHOLE_BYTES
+        return _compare_one(_Tasks(each, 1, site, WHOLE_HERE_BYTES if is_small else HERE_BYTES), fs, partition, sample)
 
 
 def state_of(replica: Replica, fs: Store) -> ReplicaState:
@@ -154,7 +156,7 @@ class _Tasks:
     each: Each
     cores: int
     site: TaskSite
-    here_max: int
+    here_bytes: int
 
     def run(self, do: Callable[[TaskSite, Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         return run_tasks(self.each, do, self.site, items, sizes) if items else []
@@ -304,7 +306,7 @@ class _PairComparison:
             (
                 RangeTask(part, how, rules, self.sample, has_keys, cleaned_below, keyless_stay, skips_damage),
                 self.pair,
-                self.tasks.here_max,
+                self.tasks.here_bytes,
             )
             for part, how in todo
         ]
@@ -422,8 +424,8 @@ def _compare_batches(site: TaskSite, item: tuple[PairRange, ReplicaPair, bool]) 
 
 
 def _compare_records(site: TaskSite, item: tuple[RangeTask, ReplicaPair, int]) -> RangeFindings:
-    task, pair, here_max = item
-    return compare_records(task, *_logs(site, pair), site.scratch, here_max=here_max)
+    task, pair, here_bytes = item
+    return compare_records(task, *_logs(site, pair), site.scratch, here_bytes=here_bytes)
 
 
 def _judge_markers(site: TaskSite, item: tuple[Any, ...]) -> MarkerFindings:

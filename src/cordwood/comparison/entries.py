@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.proof.keys import KeyRules
+from cordwood.cleaning.proof.keys import CHUNK_ENTRIES, KeyRules
 from cordwood.cleaning.proof.pairs import BoolArray, Int64Array, Piece
-from cordwood.cleaning.proof.room import CHUNK_ENTRIES
-from cordwood.cleaning.proof.scratch import Kept, ScratchWriter, kept_here
+from cordwood.cleaning.proof.scratch import Kept, ScratchWriter
 from cordwood.comparison.values import Role
 from cordwood.kernels.last_records import ENTRY, PRIME, THERE, WENT, divide, enter_records, keep_last
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
@@ -111,10 +110,8 @@ class SidedEntries:
             self._used = used
         self._may_drop_older &= not excused and not (piece.batches["attributes"] & TRANSACTIONAL).any()
 
-    def finish(self, *, here_max: int) -> list[Kept]:
+    def finish(self) -> list[Kept]:
         """Return all entries, see `KeyEntries.finish`."""
-        if self._used <= here_max and not self._chunks:
-            return [kept_here(*self._divided())] if self._used else []
         if self._used:
             self._spill()
         return self._chunks

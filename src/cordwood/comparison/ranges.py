@@ -102,15 +102,15 @@ _Pass = Callable[[RangeWindows, RangeWindows | None, Judging, Noting], None]
 
 
 def compare_records(
-    task: RangeTask, newest: LogView, other: LogView, scratch: Scratch, *, here_max: int
+    task: RangeTask, newest: LogView, other: LogView, scratch: Scratch, *, here_bytes: int
 ) -> RangeFindings:
     """Compare the records of a range.
 
     Args:
-        here_max: maximum number of entries in memory; more entries are written to files of `scratch`.
+        here_bytes: bytes of entries and steps that stay in memory; more are written to a file of `scratch`.
     """
-    with scratch.writer() as writer:
-        reading = _Reading(task, newest, other, writer, here_max)
+    with scratch.writer(here_bytes=here_bytes) as writer:
+        reading = _Reading(task, newest, other, writer)
         if task.how not in (How.BOTH, How.SAME):
             return reading.alone()
         # The quick pass reports no runs.
@@ -127,7 +127,6 @@ class _Reading:
     newest: LogView
     other: LogView
     writer: ScratchWriter
-    here_max: int
 
     def windows(self, log: LogView, facts: Facts) -> ReplicaWindows:
         part = self.task.part
@@ -153,8 +152,8 @@ class _Reading:
             unknown = Interval(part.start, part.end, "two readers do not agree on its batches")
             return RangeFindings(Findings(), [], [], [], None, (damage[0], damage[1] if any(damage) else (unknown,)))
         self._sums(judge)
-        _, steps = notes.finish(here_max=self.here_max)
-        entries = judge.keys.finish(here_max=self.here_max)
+        _, steps = notes.finish()
+        entries = judge.keys.finish()
         return RangeFindings(judge.findings, entries, steps, judge.runs, judge.diverged_at)
 
     def _sums(self, judge: PairJudge) -> None:
@@ -190,5 +189,5 @@ class _Reading:
                     findings.sum(Sum.UNJUDGED_BYTES, int(batches["size_bytes"].sum()))
                 notes.add(*((batches, _NO_BATCHES) if role is Role.NEWEST else (_NO_BATCHES, batches)))
                 del item, window
-        _, steps = notes.finish(here_max=self.here_max)
-        return RangeFindings(findings, keys.finish(here_max=self.here_max), steps, [])
+        _, steps = notes.finish()
+        return RangeFindings(findings, keys.finish(), steps, [])

@@ -56,18 +56,18 @@ def chunks_of(
     rules: KeyRules,
     scratch: Scratch,
     chunk_entries: int,
-    here_max: int,
+    here_bytes: int,
     hidden: Set[int] = frozenset(),
     ranks: Sequence[int] = (),
 ) -> list[Kept]:
     found = []
     for records, first_offset in parts:
-        with scratch.writer() as writer:
+        with scratch.writer(here_bytes=here_bytes) as writer:
             entries = KeyEntries(rules, writer, ALL_OFFSETS, chunk_entries)
             for at in range(0, len(records), 3):
                 some, first = records[at : at + 3], first_offset + at
                 entries.add(*piece_of(some, first, hidden, ranks[first : first + len(some)]))
-            found += entries.finish(here_max=here_max)
+            found += entries.finish()
     return found
 
 
@@ -103,18 +103,18 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     st.integers(0, 30),
     st.integers(1, 5),
     st.sampled_from([1, 4, 100]),
-    st.sampled_from([0, 100]),
+    st.sampled_from([0, 100, 1 << 12]),
     st.sampled_from([1, 3, 100]),
     st.sets(st.integers(0, 30)),
     st.one_of(st.none(), st.lists(st.integers(-1, 3), min_size=30, max_size=30)),
 )
 def test_keys_are_judged_the_same_however_they_are_divided(
-    scratch, records, cut, hash_ranges, chunk_entries, here_max, read_entries, hidden, ranks
+    scratch, records, cut, hash_ranges, chunk_entries, here_bytes, read_entries, hidden, ranks
 ) -> None:
     rules = KeyRules(KeyRules.of(1).points, hash_ranges, NEWEST_OFFSET if ranks is None else LARGEST_SURVIVES)
     ranks = [0] * 30 if ranks is None else ranks
     parts = [(records[:cut], 0), (records[cut:], cut)]
-    chunks = chunks_of(parts, rules, scratch, chunk_entries, here_max, hidden, ranks)
+    chunks = chunks_of(parts, rules, scratch, chunk_entries, here_bytes, hidden, ranks)
     places = np.array(sorted(hidden), np.int64)
     facts = Facts()
     for first, end in itertools.pairwise([0, hash_ranges // 2, hash_ranges]):
@@ -132,7 +132,7 @@ def test_violations_of_keys_say_where_the_record_is(scratch: Scratch) -> None:
         (b"tombstone", False, False, False),
         (b"kept", True, True, False),
     ]
-    chunks = chunks_of([(records, 0)], KeyRules.of(5), scratch, 8, 8)
+    chunks = chunks_of([(records, 0)], KeyRules.of(5), scratch, 8, 1 << 10)
     facts = judge_hash_ranges(chunks, 1, scratch, Uncommitted.none())
     assert facts.named == {
         ViolationKind.VALUE_LOST: [(0, None)],

@@ -42,7 +42,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """The example and a clean of it, whose proof consists of many tasks that exchange files."""
     before, _ = cleaned_example(tmp_path, InThisProcess())  # type: ignore[arg-type]
     monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
-    monkeypatch.setattr(prove, "HERE_MAX", -1)
+    monkeypatch.setattr(prove, "HERE_BYTES", 0)
     monkeypatch.setattr(prove, "RANGE_BYTES", 1)
     after = tmp_path / "after" / "t-0"
     start = min(int(log.stem) for log in after.glob("*.log"))
@@ -88,7 +88,7 @@ def test_tasks_whose_files_are_spoilt_are_run_again(
 def test_where_there_is_one_core_one_task_compares_all_ranges_and_judges(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prove, "WHOLE_HERE_MAX", -1)
+    monkeypatch.setattr(prove, "WHOLE_HERE_BYTES", 0)
     verdicts, run = [], []
 
     def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

@@ -644,7 +644,7 @@ def scenes(draw: st.DrawFn) -> tuple[State, State, Rules, bool]:
 def _tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tasks":
         monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
-        monkeypatch.setattr(prove, "HERE_MAX", -1)
+        monkeypatch.setattr(prove, "HERE_BYTES", 0)
         monkeypatch.setattr(prove, "RANGE_BYTES", 1)
 
 

@@ -243,7 +243,7 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
 
 def plant() -> None:
     """Let the functions of tasks in this process carry out orders; and proofs of small logs take many tasks."""
-    prove.HERE_MAX, prove.RANGE_BYTES = -1, 1
+    prove.HERE_BYTES, prove.RANGE_BYTES = 0, 1
     for stage, places in _FUNCTIONS.items():
         (found,) = {getattr(module, name) for module, name in places}
         planted = _ordered(stage, found)

@@ -66,23 +66,28 @@ class RangeResult:
     steps: list[Kept]
     aborted: npt.NDArray[np.void]
 
+    @property
+    def here_bytes(self) -> int:
+        """Bytes of key entries and steps in memory."""
+        return sum(chunk.here_bytes for chunk in (*self.keys, *self.steps))
+
 
 #: Compares both states of a range; the second is None if both have the same files.
 _Pass = Callable[[RangeWindows, RangeWindows | None, Judging, Noting], None]
 
 
 def compare_range(
-    part: PairRange, pair: Pair, fs: Store, rules: KeyRules, scratch: Scratch, *, here_max: int = 0
+    part: PairRange, pair: Pair, fs: Store, rules: KeyRules, scratch: Scratch, *, here_bytes: int
 ) -> RangeResult:
     """Compare both states of a range.
 
     Args:
-        here_max: number of key entries up to which they stay in memory; more are written to files of `scratch`.
+        here_bytes: bytes of key entries and steps that stay in memory; more are written to a file of `scratch`.
     """
     before, after = pair.before.open(fs), pair.after.open(fs)
     if part.headers_only:
-        with scratch.writer() as writer:
-            return _read_headers(before, after, part, ProducerNotes(pair.lowest, writer), here_max)
+        with scratch.writer(here_bytes=here_bytes) as writer:
+            return _read_headers(before, after, part, ProducerNotes(pair.lowest, writer))
 
     if is_remaining := part.entries is Entries.REMAINING:
         state, damage, is_one = after, ViolationKind.DAMAGE_AFTER, True
@@ -101,21 +106,19 @@ def compare_range(
         compare(was, now, Judge(pair, part, facts, keys, before), notes)
         if is_remaining:
             # All else was found when both states were compared.
-            return RangeResult(
-                facts.violations(), keys.finish(here_max=here_max), np.empty(0, SEEN), [], np.empty(0, ABORTED)
-            )
+            return RangeResult(facts.violations(), keys.finish(), np.empty(0, SEEN), [], np.empty(0, ABORTED))
         aborted = _aborted(after, part, pair.lowest, facts)
-        seen, steps = notes.finish(here_max=here_max)
-        return RangeResult(facts, keys.finish(here_max=here_max), seen, steps, aborted)
+        seen, steps = notes.finish()
+        return RangeResult(facts, keys.finish(), seen, steps, aborted)
 
-    with scratch.writer() as writer:
-        if rules.survivor.ranks is None:
-            with suppress(quick.OddError):
-                return run(quick.compare, writer)
+    if rules.survivor.ranks is None:
+        with suppress(quick.OddError), scratch.writer(here_bytes=here_bytes) as writer:
+            return run(quick.compare, writer)
+    with scratch.writer(here_bytes=here_bytes) as writer:
         return run(compare, writer)
 
 
-def _read_headers(before: LogView, after: LogView, part: PairRange, notes: ProducerNotes, here_max: int) -> RangeResult:
+def _read_headers(before: LogView, after: LogView, part: PairRange, notes: ProducerNotes) -> RangeResult:
     """Note the batches of a range with the same files in both states."""
     facts = Facts()
     for segment in before.segments_from(part.start):
@@ -128,7 +131,7 @@ def _read_headers(before: LogView, after: LogView, part: PairRange, notes: Produ
             elif item.kind is GapKind.DAMAGE or segment.following is not None:
                 facts.broken(ViolationKind.DAMAGE_BEFORE, segment.base_offset)
     aborted = _aborted(after, part, notes.lowest, facts)
-    seen, steps = notes.finish(here_max=here_max)
+    seen, steps = notes.finish()
     return RangeResult(facts, [], seen, steps, aborted)
 
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Piece, ViolationKind
 from cordwood.cleaning.proof.precedence import SURVIVOR_RULE, SurvivorRule
-from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
-from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter, kept_here
+from cordwood.cleaning.proof.room import ENTRY_BYTES
+from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter
 from cordwood.common.types import NONE, override
 from cordwood.kernels.last_records import (
     ENTRY,
@@ -41,6 +41,8 @@ from cordwood.kernels.last_records import (
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 
 assert ENTRY.itemsize == ENTRY_BYTES
+#: Number of entries that are divided at a time, 12 MB.
+CHUNK_ENTRIES = 1 << 19
 #: Records per hash range, so that the table of its keys fits into a processor's cache.
 _RANGE_RECORDS = 1 << 16
 #: Largest number of hash ranges; in larger logs each range has more records.
@@ -130,13 +132,8 @@ class KeyEntries:
         self._used = used
         self._all_committed &= not (batches["attributes"] & TRANSACTIONAL).any()
 
-    def finish(self, *, here_max: int) -> list[Kept]:
-        """Return all entries, as ENTRY in two sections per hash range: removed records, then remaining ones.
-
-        Up to `here_max` entries stay in memory, without a file.
-        """
-        if self._used <= here_max and not self._chunks:
-            return [kept_here(*self._divided())] if self._used else []
+    def finish(self) -> list[Kept]:
+        """Return all entries, as ENTRY in two sections per hash range: removed records, then remaining ones."""
         if self._used:
             self._chunks.append(self.writer.write(*self._divided()))
         return self._chunks
@@ -150,7 +147,8 @@ class KeyEntries:
         # Only a later task decides whether a transactional record counts. If it does not, an older record may be the
         # last of its key, so keep older records, too.
         if self._all_committed and went and self.rules.survivor.ranks is None:
-            target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
+            # A copy, so that the memory of the dropped entries is freed.
+            target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))].copy()
         self._all_committed = True
         return target, starts
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.proof.pairs import Count, Facts, ViolationKind
-from cordwood.cleaning.proof.room import STEP_BYTES, STEPS_AT_ONCE
-from cordwood.cleaning.proof.scratch import Kept, ScratchWriter, kept_here
+from cordwood.cleaning.proof.room import STEP_BYTES
+from cordwood.cleaning.proof.scratch import Kept, ScratchWriter
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows, is_control
 
@@ -31,6 +31,8 @@ assert STEP.itemsize == STEP_BYTES
 SEEN = np.dtype([("pid", "<i8"), ("data", "<i8"), ("any", "<i8"), ("epoch", "<i4"), ("after", "?")], align=True)
 
 _SEEN_MAX = 1 << 16
+#: Number of steps that are kept at a time, 4 MB.
+STEPS_AT_ONCE = 1 << 17
 
 
 class Noting(Protocol):
@@ -84,15 +86,10 @@ class ProducerNotes:
             steps["filled"] = rows["record_count"] > 0
             self._steps.append(steps)
 
-    def finish(self, *, here_max: int) -> tuple[npt.NDArray[np.void], list[Kept]]:
-        """Return the last offsets, SEEN[producer epochs], and the steps, as STEP in chunks.
-
-        Up to `here_max` steps stay in memory, without a file.
-        """
+    def finish(self) -> tuple[npt.NDArray[np.void], list[Kept]]:
+        """Return the last offsets, SEEN[producer epochs], and the steps, as STEP in chunks."""
         if self._steps:
-            steps, starts = self._taken()
-            is_here = steps.size <= here_max and not self._chunks
-            self._chunks.append(kept_here(steps, starts) if is_here else self.writer.write(steps, starts))
+            self._chunks.append(self.writer.write(*self._taken()))
         return merge_seen(self._seen), self._chunks
 
     def _taken(self) -> tuple[npt.NDArray[np.void], list[int]]:

@@ -29,7 +29,7 @@ from cordwood.cleaning.proof.keys import KeyRules, Uncommitted, judge_hash_range
 from cordwood.cleaning.proof.pairs import Count, Facts, Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
 from cordwood.cleaning.proof.reading import PairRange, joined, ranges_of
-from cordwood.cleaning.proof.room import CHUNK_ENTRIES
+from cordwood.cleaning.proof.room import HERE_BYTES, WHOLE_HERE_BYTES
 from cordwood.cleaning.proof.scratch import Kept
 from cordwood.cleaning.proof.site import ATTEMPTS, Lost, TaskSite, lost_too_often, run_tasks
 from cordwood.cleaning.proof.transactions import ABORTED, judge_transactions
@@ -249,9 +249,6 @@ _RANGES_PER_CORE = 2
 _TIMES_MAX = 16
 #: Largest number of pairs whose first look runs here, without a task.
 _LOOKS_MAX = 8
-#: Most key entries of a range that stay in memory; a partition of up to `WHOLE_BYTES` may keep a whole chunk.
-HERE_MAX = 1 << 12
-WHOLE_HERE_MAX = CHUNK_ENTRIES
 
 
 def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: TaskSite) -> list[Verdict]:
@@ -342,11 +339,12 @@ def begin(site: TaskSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, F
     fs = site.open()
     looked = look_at(number, pair, fs)
     search, rules = _search(pair, looked), _rules_of(pair, looked)
-    here_max = WHOLE_HERE_MAX if search.size_bytes <= WHOLE_BYTES else HERE_MAX
-    read_bytes = 0
+    here_bytes, read_bytes = WHOLE_HERE_BYTES, 0
     while (read_bytes := read_bytes + search.size_bytes) <= whole_bytes:
         for part in joined(search.wanted, range_bytes=times * RANGE_BYTES):
-            search.add(part, compare_range(part, pair, fs, rules, site.scratch, here_max=here_max))
+            result = compare_range(part, pair, fs, rules, site.scratch, here_bytes=here_bytes)
+            here_bytes -= result.here_bytes
+            search.add(part, result)
         if search.next_headers():
             continue
         results = _known(search.results())
@@ -363,7 +361,7 @@ def begin(site: TaskSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, F
 def compare(site: TaskSite, item: tuple[PairRange, Pair, KeyRules]) -> RangeResult:
     """Compare a range of offsets."""
     part, pair, rules = item
-    return compare_range(part, pair, site.open(), rules, site.scratch, here_max=HERE_MAX)
+    return compare_range(part, pair, site.open(), rules, site.scratch, here_bytes=HERE_BYTES)
 
 
 def _known(results: Sequence[RangeResult]) -> list[RangeResult]:

@@ -1,12 +1,11 @@
-"""The disk space that the tasks of a proof need for files from one task to another."""
+"""What the tasks of a proof keep for later tasks: in memory, or in files on the disk of temporary files."""
 
 from __future__ import annotations
 
 #: Bytes of a range of offsets, and of a state that one task proves.
 RANGE_BYTES = 128 << 20
-#: Number of key entries, and of steps of transactions, in a chunk; a task with fewer of each writes no file.
-CHUNK_ENTRIES = 1 << 19
-STEPS_AT_ONCE = 1 << 17
+#: Bytes that a task keeps in memory without a file, if it proves a whole partition, and if it returns them to others.
+WHOLE_HERE_BYTES, HERE_BYTES = 64 << 20, 1 << 17
 #: Size of an ENTRY and of a STEP. They are numbers here, as a plan should not load the proof and its kernels for them.
 ENTRY_BYTES, STEP_BYTES = 24, 32
 _BLOCK_BYTES = 4096
@@ -23,8 +22,8 @@ def scratch_bytes_max(*, log_bytes: int, segments: int, records: int, transactio
         records: number of records up to the first offset that no clean may change.
     """
     steps = 2 * transactional_batches
+    size_bytes = ENTRY_BYTES * records + STEP_BYTES * steps
     is_one_task = 2 * log_bytes <= RANGE_BYTES
-    if is_one_task and records <= CHUNK_ENTRIES and steps < STEPS_AT_ONCE:
+    if is_one_task and size_bytes <= WHOLE_HERE_BYTES:
         return 0
-    blocks = -(-(ENTRY_BYTES * records + STEP_BYTES * steps) // _BLOCK_BYTES) + segments + 1
-    return _BLOCK_BYTES * blocks
+    return _BLOCK_BYTES * (-(-size_bytes // _BLOCK_BYTES) + segments + 1)

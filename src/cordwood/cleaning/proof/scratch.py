@@ -55,9 +55,9 @@ class Scratch:
     location: Location[TargetStore]
     path: str
 
-    def writer(self) -> ScratchWriter:
-        """Return a writer for a new file, which is created with the first array."""
-        return ScratchWriter(self)
+    def writer(self, *, here_bytes: int) -> ScratchWriter:
+        """Return a writer that keeps up to `here_bytes` in memory; more arrays go to a new file."""
+        return ScratchWriter(self, here_bytes)
 
     def reader(self) -> ScratchReader:
         """Return a reader of the tasks' files."""
@@ -85,6 +85,11 @@ class Kept:
         """Return the number of elements of a section."""
         return int(self.starts[section + 1] - self.starts[section])
 
+    @property
+    def here_bytes(self) -> int:
+        """Size of the array in memory; 0 if it is in a file."""
+        return 0 if self.here is None else self.here.nbytes
+
     def sections(self, first: int, end: int) -> Kept:
         """Return the array with only some of its sections."""
         starts = self.starts[first : end + 1]
@@ -98,9 +103,14 @@ def kept_here(array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.in
 
 @dataclass(slots=True)
 class ScratchWriter:
-    """Writes arrays to one file."""
+    """Keeps arrays for later tasks: in memory as long as there is room, then in one file.
+
+    Attributes:
+        here_bytes: remaining room in memory.
+    """
 
     scratch: Scratch
+    here_bytes: int
     _appender: Appender | None = None
 
     def __enter__(self) -> Self:
@@ -115,7 +125,10 @@ class ScratchWriter:
                     self._appender.flush()
 
     def write(self, array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
-        """Append an array in sections; it can be read once the `with` block has ended."""
+        """Keep an array in sections, which no longer changes; it can be read once the `with` block has ended."""
+        if array.nbytes <= self.here_bytes:
+            self.here_bytes -= array.nbytes
+            return kept_here(array, starts)
         if self._appender is None:
             self._appender = Appender(self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}"))
         starts = np.asarray(starts, np.int64)
