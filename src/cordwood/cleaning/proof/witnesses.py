@@ -42,7 +42,7 @@ from cordwood.cleaning.proof.transactions import ABORTED
 
 #: A search may save enough reading if unchanged files have at least this many bytes, and this share of those to read.
 UNCHANGED_BYTES_MIN = 1 << 20
-UNCHANGED_SHARE_MIN = 0.5
+UNCHANGED_SHARE_MIN = 0.25
 #: Violations that a newer record in an unread file may refute.
 _LACKS_WITNESS = frozenset({ViolationKind.VALUE_LOST, ViolationKind.TOMBSTONE_LOST})
 
