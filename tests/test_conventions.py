@@ -1,11 +1,13 @@
-"""Conventions of all test modules: the length of their names, and their imports."""
+"""Conventions: the names of tests and their imports; a name of a class stands for one class."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+SOURCES = TESTS.parent / "src"
 MODULES = sorted(TESTS.rglob("test_*.py"))
 NAME_MAX = 80
 
@@ -30,3 +32,13 @@ def test_no_module_imports_from_a_test_module() -> None:
         if node.module.startswith("tests.") and node.module.rpartition(".")[2].startswith("test_")
     ]
     assert found == []
+
+
+def test_no_two_classes_of_the_package_share_a_name() -> None:
+    names = Counter(
+        node.name
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

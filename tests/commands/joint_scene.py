@@ -25,8 +25,8 @@ from cordwood.cleaning.proof.site import TaskSite
 from cordwood.commands.compare import replicas_of
 from cordwood.common.types import TopicPartition
 from cordwood.comparison import comparing
-from cordwood.comparison.comparing import Partition
-from cordwood.comparison.entries import Sample
+from cordwood.comparison.comparing import ReplicatedPartition
+from cordwood.comparison.entries import KeyShare
 from cordwood.comparison.values import PartitionComparison
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -193,11 +193,11 @@ def tables(fs: LocalFileSystem) -> list[dict[bytes | None, bytes]]:
 def compared(fs: LocalFileSystem) -> PartitionComparison:
     """Compare the replicas in this process."""
     cluster = Cluster.open(fs, roots(fs))
-    partition: Partition = replicas_of(cluster, T)
+    partition: ReplicatedPartition = replicas_of(cluster, T)
     scratch = MemoryFileSystem(lambda: 0)
     scratch.make_directory("/scratch")
     site = TaskSite(fs.location(), Scratch(scratch.location(), "/scratch"))
-    (found,) = comparing.compare_partitions(each_here, 1, fs, [partition], site, Sample(1.0))
+    (found,) = comparing.compare_partitions(each_here, 1, fs, [partition], site, KeyShare(1.0))
     return found
 
 

@@ -24,7 +24,7 @@ from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.formats.filenames import META_PROPERTIES
-from cordwood.storage.node.listing import Role
+from cordwood.storage.node.listing import ReplicaRole
 from cordwood.tasks.in_forks import in_forks
 from tests.command import run
 from tests.commands import cluster_scene
@@ -100,7 +100,7 @@ def test_brokers_that_the_user_names_answer_like_those_with_meta_properties(
     assert transactions_as_told(cordwood.transactions(brokers=named)) == told.transactions
     replicas = {one.topic_partition: one.replicas for one in cordwood.ls(brokers=named).by_partition}
     assert [(one.broker, one.role) for one in replicas[ORDERS]] == [
-        ("1", Role.ELIGIBLE), ("2", Role.NOT_IN_SYNC), ("3", Role.NOT_IN_SYNC)
+        ("1", ReplicaRole.ELIGIBLE), ("2", ReplicaRole.NOT_IN_SYNC), ("3", ReplicaRole.NOT_IN_SYNC)
     ]  # fmt: skip
     assert "--broker a: give NAME=DIR" in run("ls", "--broker", "a", exits=2).output
     assert "Missing argument: give DIR" in run("groups", exits=2).output

@@ -10,9 +10,9 @@ from cordwood.cleaning.proof.pairs import Side
 from cordwood.cleaning.proof.scratch import Scratch
 from cordwood.cleaning.proof.site import TaskSite
 from cordwood.comparison import comparing
-from cordwood.comparison.comparing import Partition
-from cordwood.comparison.entries import Sample
-from cordwood.comparison.values import Difference, PartitionComparison, Replica
+from cordwood.comparison.comparing import ReplicatedPartition
+from cordwood.comparison.entries import KeyShare
+from cordwood.comparison.values import ComparedReplica, Difference, PartitionComparison
 from cordwood.fs.posix import PosixFileSystem
 
 FS = PosixFileSystem()
@@ -23,19 +23,19 @@ def each_here(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[in
     return [do(item) for item in items]
 
 
-def replica(path: Path, name: str = "", *, start: int = 0, **known: Any) -> Replica:
+def replica(path: Path, name: str = "", *, start: int = 0, **known: Any) -> ComparedReplica:
     """Return the replica in a partition's directory; by default all of it is committed."""
-    return Replica(name or path.parent.name, Side(str(path), start), **known)
+    return ComparedReplica(name or path.parent.name, Side(str(path), start), **known)
 
 
 def compare_replicas(
-    scratch: Path, replicas: Sequence[Replica], *, cores: int = 1, share: float = 1.0, **known: Any
+    scratch: Path, replicas: Sequence[ComparedReplica], *, cores: int = 1, share: float = 1.0, **known: Any
 ) -> PartitionComparison:
     """Compare the replicas of a partition."""
     scratch.mkdir(exist_ok=True, parents=True)
     site = TaskSite(FS.location(), Scratch(FS.location(), str(scratch)))
-    partition = Partition(None, tuple(replicas), **known)
-    (found,) = comparing.compare_partitions(each_here, cores, FS, [partition], site, Sample(share))
+    partition = ReplicatedPartition(None, tuple(replicas), **known)
+    (found,) = comparing.compare_partitions(each_here, cores, FS, [partition], site, KeyShare(share))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cordwood.comparison import comparing
-from cordwood.comparison.values import Replica
+from cordwood.comparison.values import ComparedReplica
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from tests.comparison.comparing import compare_replicas, named, replica
@@ -330,7 +330,7 @@ def put_epochs(folder: Path, epochs: list[tuple[int, int]]) -> None:
         (folder / "leader-epoch-checkpoint").write_bytes(leader_epochs.encode(entries))
 
 
-def make_replicas(folder: Path, case: Case, count: int) -> list[Replica]:
+def make_replicas(folder: Path, case: Case, count: int) -> list[ComparedReplica]:
     """Write the replicas of a case."""
     folders = folder / "newest" / "t-0", folder / "other" / "t-0"
     made = zip(folders, (case.newest, case.other), case.checkpoints(count), case.epochs(count), strict=True)

@@ -14,7 +14,15 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.segment import MAX_OFFSET
-from cordwood.storage.log.tail import PATIENCE_SECONDS, FollowedLog, Patience, contradicts, find_tail, follow, outcomes
+from cordwood.storage.log.tail import (
+    PATIENCE_SECONDS,
+    FollowedLog,
+    TailPatience,
+    contradicts,
+    find_tail,
+    follow,
+    outcomes,
+)
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
@@ -127,7 +135,7 @@ def test_damage_before_the_end_is_passed_once_no_append_takes_that_long(fs: Memo
     times = [0.0]
     wrong = bytes(11) + b"\x09" + batch(3)[12:]  # its length is too small
     put(fs, batch(0) + wrong + batch(6))
-    followed = FollowedLog(view(fs), 0, None, patience=Patience(lambda: times[0]))
+    followed = FollowedLog(view(fs), 0, None, patience=TailPatience(lambda: times[0]))
     for time, end, passes in ((1.0, 3, False), (PATIENCE_SECONDS, 3, False), (PATIENCE_SECONDS + 1, 9, True)):
         times[0] = time
         followed.look()

@@ -130,7 +130,7 @@ class Reads:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MeasuredQuestion:
     """A measured question, without the start of its command.
 
     Attributes:
@@ -170,7 +170,7 @@ class Answer:
         return self.call_mib * _MIB / self.new_bytes if self.new_bytes else None
 
 
-def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[Answer]:
+def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[MeasuredQuestion]:
     """Write the log, ask each question, and remove the log.
 
     Args:
@@ -199,7 +199,7 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
         reads = _measured(question, log, folder / "changed", config)
         again = None if question.changes else _run(question.words, log, exits=question.exits)
         most = None if question.most is None else question.most(segments, share)
-        found.append(Answer(name, log_bytes, segments, reads, start, most, again=again))
+        found.append(MeasuredQuestion(name, log_bytes, segments, reads, start, most, again=again))
     shutil.rmtree(log)
     shutil.rmtree(tiny)
     show_step(f"{ROUNDS} …")
@@ -297,7 +297,7 @@ _PER_NEW_BYTE = 60
 _SEGMENTS, _COUNTED = 100, 6
 
 
-def _rounds(folder: Path, share: float, start: Reads) -> Answer:
+def _rounds(folder: Path, share: float, start: Reads) -> MeasuredQuestion:
     """Clean a log each time that a segment of updates is complete.
 
     Args:
@@ -348,4 +348,4 @@ def _rounds(folder: Path, share: float, start: Reads) -> Answer:
         new_bytes += sizes[bases[at]]
     shutil.rmtree(log)
     shutil.rmtree(later)
-    return Answer(ROUNDS, log_bytes, first, reads, starts, _PER_NEW_BYTE * new_bytes / _MIB, new_bytes)
+    return MeasuredQuestion(ROUNDS, log_bytes, first, reads, starts, _PER_NEW_BYTE * new_bytes / _MIB, new_bytes)

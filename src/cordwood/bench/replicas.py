@@ -19,9 +19,9 @@ from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.scratch import Scratch
 from cordwood.cleaning.proof.site import TaskSite
 from cordwood.commands.verify import verify_pairs
-from cordwood.comparison.comparing import Partition, compare_partitions
-from cordwood.comparison.entries import Sample
-from cordwood.comparison.values import Replica
+from cordwood.comparison.comparing import ReplicatedPartition, compare_partitions
+from cordwood.comparison.entries import KeyShare
+from cordwood.comparison.values import ComparedReplica
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
@@ -68,8 +68,8 @@ def measure(folder: Path, size_bytes: int, runs: int) -> ReplicaFigures:
         scratch = folder / "scratch"
         scratch.mkdir()
         site = TaskSite(fs.location(), Scratch(fs.location(), str(scratch)))
-        replicas = tuple(Replica(path.parent.name, Side(str(path), 0)) for path in (newest, other))
-        (found,) = compare_partitions(_each, 1, fs, [Partition(None, replicas, True)], site, Sample())
+        replicas = tuple(ComparedReplica(path.parent.name, Side(str(path), 0)) for path in (newest, other))
+        (found,) = compare_partitions(_each, 1, fs, [ReplicatedPartition(None, replicas, True)], site, KeyShare())
         assert found.agrees
         shutil.rmtree(scratch)
 

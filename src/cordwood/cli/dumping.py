@@ -365,7 +365,7 @@ class Dump:
                 report_wrong(item.batches[~visible], self._wrong)
                 item = BatchWindow(item.position, item.data, item.batches[visible], item.read)
             if item.batches.size:
-                _Window(self, item, first, end).show()
+                _DumpedWindow(self, item, first, end).show()
         self.flush()
 
     # ---- small files -------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ class Dump:
         self._wrong(error)
 
 
-class _Window:
+class _DumpedWindow:
     """One window while it is shown: its batches in order, each with its damage and its records."""
 
     def __init__(self, dump: Dump, window: BatchWindow, first: int, end: int) -> None:

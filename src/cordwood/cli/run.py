@@ -172,7 +172,7 @@ class _Screen:
         self._service_manager = service_manager
         self._console = Console(highlight=False, soft_wrap=True)
         self._live = None if as_json or not sys.stdout.isatty() else Live(Text(), console=self._console, screen=False)
-        self._handler = _Lines(self._print, as_json=as_json)
+        self._handler = _EventLines(self._print, as_json=as_json)
         self._logger = logging.getLogger("cordwood")
         self._loading: dict[str, tuple[int, int]] = {}
 
@@ -242,7 +242,7 @@ def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) 
         yield f"and {len(ordered) - lines_max:,} more"
 
 
-class _Lines(logging.Handler):
+class _EventLines(logging.Handler):
     """Prints one line per event: text for people or JSON for programs."""
 
     def __init__(self, write: Any, *, as_json: bool) -> None:

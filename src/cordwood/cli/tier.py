@@ -12,7 +12,7 @@ from cordwood.cli.options import Json, with_options
 from cordwood.commands.options import HandOverOptions
 
 
-class Action(StrEnum):
+class Direction(StrEnum):
     """Which way a tier is handed over."""
 
     EXPORT = "export"
@@ -22,7 +22,7 @@ class Action(StrEnum):
 @with_options
 def tier(
     action: Annotated[
-        Action, typer.Argument(help="export: from live logs to their broker. adopt: from a broker to live logs.")
+        Direction, typer.Argument(help="export: from live logs to their broker. adopt: from a broker to live logs.")
     ],
     directories: Annotated[
         list[str],
@@ -42,6 +42,6 @@ def tier(
     """
     from cordwood.commands import hand_over
 
-    changes = {Action.EXPORT: hand_over.export_tier, Action.ADOPT: hand_over.adopt_tier}
+    changes = {Direction.EXPORT: hand_over.export_tier, Direction.ADOPT: hand_over.adopt_tier}
     show_result(changes[action]([named(directory) for directory in directories], options), as_json=as_json)
     return EXIT_OK

@@ -48,7 +48,7 @@ from cordwood.storage.tier.exchange import (
     resume,
 )
 from cordwood.storage.tier.replacing import (
-    Replacement,
+    TierReplacement,
     events_of,
     fault_after,
     plan_replacement,
@@ -179,7 +179,7 @@ class _Swap:
         source_bytes: size of the `.log` files that the new segments replace.
     """
 
-    replacement: Replacement
+    replacement: TierReplacement
     new: Sequence[NewSegment]
     source_bytes: int
 

@@ -21,17 +21,17 @@ from cordwood.commands.options import CompareOptions, NamedBrokers, Selection
 from cordwood.common.errors import ConfigError, NotFoundError
 from cordwood.common.text import Cells, Column, Paged, bytes_text, key_text, number, printable, register
 from cordwood.common.types import Clock, TopicPartition, system_clock
-from cordwood.comparison.comparing import Partition, compare_partitions
-from cordwood.comparison.entries import Sample
+from cordwood.comparison.comparing import ReplicatedPartition, compare_partitions
+from cordwood.comparison.entries import KeyShare
 from cordwood.comparison.values import (
     MEANINGS,
+    ComparedReplica,
     Difference,
     DifferenceKind,
     PairResult,
+    PairRole,
     PartitionComparison,
-    Replica,
     ReplicaState,
-    Role,
     Sum,
 )
 from cordwood.fs.base import Store
@@ -39,8 +39,7 @@ from cordwood.fs.paced import Limit, throttled_store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC
-from cordwood.storage.node.cluster import Cluster
-from cordwood.storage.node.cluster import Replica as LocatedReplica
+from cordwood.storage.node.cluster import Cluster, Replica
 from cordwood.tasks.runner import InThisProcess, given_up_after
 from cordwood.tasks.tasks import paths_on_disk, run_each
 
@@ -158,7 +157,7 @@ def compare(
                     location, Scratch(local.location(), scratch), Counters(local.location(), folder).counting
                 )
                 each = functools.partial(run_each, runner)
-                found = compare_partitions(each, runner.cores, fs, partitions, site, Sample(options.sample))
+                found = compare_partitions(each, runner.cores, fs, partitions, site, KeyShare(options.sample))
             seconds = time.monotonic() - started
     return CompareResult(cluster.brokers, tuple(found), alone, options.sample, clock(), seconds)
 
@@ -175,7 +174,9 @@ def _open(fs: Store, paths: Sequence[str], selection: Selection, brokers: NamedB
     return cluster
 
 
-def _partitions(cluster: Cluster, given: Sequence[str], options: CompareOptions) -> tuple[list[Partition], int]:
+def _partitions(
+    cluster: Cluster, given: Sequence[str], options: CompareOptions
+) -> tuple[list[ReplicatedPartition], int]:
     """Return the partitions to compare, and the number of partitions with a single replica here."""
     places = [place for node in cluster.nodes for place in node.places]
     chosen = {
@@ -193,18 +194,18 @@ def _partitions(cluster: Cluster, given: Sequence[str], options: CompareOptions)
     return [replicas_of(cluster, name) for name in several], len(found) - len(several)
 
 
-def replicas_of(cluster: Cluster, name: TopicPartition) -> Partition:
+def replicas_of(cluster: Cluster, name: TopicPartition) -> ReplicatedPartition:
     """Return the replicas of a partition, the newest one first."""
     choice = cluster.choose_replica(name)
     replicas = [choice.replica, *choice.others]
     policies = {_is_compacted(replica) for replica in replicas}
     compacted = policies.pop() if len(policies) == 1 else None
-    return Partition(name, tuple(map(_replica, replicas)), compacted, _cleaned_below(cluster, name, replicas))
+    return ReplicatedPartition(name, tuple(map(_replica, replicas)), compacted, _cleaned_below(cluster, name, replicas))
 
 
-def _replica(one: LocatedReplica) -> Replica:
+def _replica(one: Replica) -> ComparedReplica:
     topic_id = one.place.topic_id()
-    return Replica(
+    return ComparedReplica(
         one.broker,
         Side(one.path, one.log_start_offset),
         one.high_watermark,
@@ -214,7 +215,7 @@ def _replica(one: LocatedReplica) -> Replica:
     )
 
 
-def _is_compacted(one: LocatedReplica) -> bool | None:
+def _is_compacted(one: Replica) -> bool | None:
     """Return whether the topic is compacted by its configs; None if they are unknown."""
     try:
         config = one.node.config_of(one.name.topic)
@@ -223,7 +224,7 @@ def _is_compacted(one: LocatedReplica) -> bool | None:
     return config.compact if config.policy_known and one.node.doubt(one.name.topic) is None else None
 
 
-def _cleaned_below(cluster: Cluster, name: TopicPartition, replicas: Sequence[LocatedReplica]) -> int | None:
+def _cleaned_below(cluster: Cluster, name: TopicPartition, replicas: Sequence[Replica]) -> int | None:
     """Return an offset above all cleaned records of all replicas; None if it is unknown.
 
     A replica can fetch from a cleaned replica, so the directories need all replicas.
@@ -235,7 +236,7 @@ def _cleaned_below(cluster: Cluster, name: TopicPartition, replicas: Sequence[Lo
     return max(offsets)
 
 
-def _size_bytes(fs: Store, partition: Partition) -> int:
+def _size_bytes(fs: Store, partition: ReplicatedPartition) -> int:
     return sum(replica.side.open(fs).size_bytes for replica in partition.replicas)
 
 
@@ -327,7 +328,7 @@ def sentence(one: Difference, pair: PairResult) -> str:
     elif one.records > 1:
         facts.append(number(one.records, "record"))
     if one.offsets is not None:
-        facts += [f"{_last_text(one, role)} on broker {name}" for role, name in zip(Role, names, strict=True)]
+        facts += [f"{_last_text(one, role)} on broker {name}" for role, name in zip(PairRole, names, strict=True)]
     if one.what:
         facts.append(printable(one.what))
     subject = offsets_text(one) + ("" if one.key is None else f", key {key_text(one.key)}")
@@ -340,7 +341,7 @@ def offsets_text(one: Difference) -> str:
     return f"offset {one.offset:,}" if last <= one.offset else f"offsets {one.offset:,} to {last:,}"
 
 
-def _last_text(one: Difference, role: Role) -> str:
+def _last_text(one: Difference, role: PairRole) -> str:
     assert one.offsets is not None
     offset = one.offsets[role]
     if offset is None:

@@ -54,7 +54,7 @@ from cordwood.storage.tier.handover import (
 from cordwood.storage.tier.manifest import TierState
 from cordwood.storage.tier.packed import SIZED, TierSegment
 from cordwood.storage.tier.remote_log import Answer, RemoteLog
-from cordwood.storage.tier.replacing import Piece
+from cordwood.storage.tier.replacing import SegmentPiece
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, TopicIdPartition
 from cordwood.storage.tier.store import RemotePart
 
@@ -141,7 +141,7 @@ def _hand_over(paths: Sequence[str], options: HandOverOptions, clock: Clock, *, 
         metadata=options.metadata,
         tier_place=options.tier_place,
     )
-    with _Site.locked(
+    with _HandOverSite.locked(
         paths,
         selection,
         clock(),
@@ -175,7 +175,7 @@ class _Selected:
         return TopicPartition(self.key.topic, self.key.partition)
 
 
-class _Site(TierSite):
+class _HandOverSite(TierSite):
     """Locked log directories whose tier gets another owner."""
 
     @cached_property
@@ -310,7 +310,7 @@ class _Export:
         events: to append; empty if that is done.
     """
 
-    site: _Site
+    site: _HandOverSite
     selected: _Selected
     generations: Generations
     state: TierState
@@ -366,7 +366,7 @@ class _Adoption:
         resumed: an interrupted run has committed a manifest.
     """
 
-    site: _Site
+    site: _HandOverSite
     selected: _Selected
     part: RemotePart
     generations: Generations
@@ -409,7 +409,7 @@ class _Adoption:
             fs,
             store,
             log,
-            Piece(first, first, answer.last_offset, shown.size_bytes, is_written=True, is_new=True),
+            SegmentPiece(first, first, answer.last_offset, shown.size_bytes, is_written=True, is_new=True),
             [answer],
             self.part.lineage,
             f"{folder}/indexed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cordwood.comparison.values import Difference, DifferenceKind, ReplicaState, Role
+from cordwood.comparison.values import Difference, DifferenceKind, PairRole, ReplicaState
 
 
 def impossible_checkpoints(state: ReplicaState) -> Iterator[Difference]:
@@ -16,7 +16,7 @@ def impossible_checkpoints(state: ReplicaState) -> Iterator[Difference]:
     replica, end = state.replica, state.end
 
     def differs(kind: DifferenceKind, offset: int, what: str) -> Difference:
-        return Difference(kind, Role.OTHER, min(offset, end), max(offset, end), abs(offset - end), what=what)
+        return Difference(kind, PairRole.OTHER, min(offset, end), max(offset, end), abs(offset - end), what=what)
 
     if state.start > end:
         what = f"the log start offset, {state.start}, is above the log's end, {end}: a broker deletes the whole log"

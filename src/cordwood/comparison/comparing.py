@@ -34,23 +34,23 @@ from cordwood.common.errors import CorruptFileError
 from cordwood.common.threads import Each
 from cordwood.common.types import TopicPartition
 from cordwood.comparison.checkpoints import impossible_checkpoints
-from cordwood.comparison.entries import Sample
-from cordwood.comparison.judging import Run, difference_of, joined_runs
+from cordwood.comparison.entries import KeyShare
+from cordwood.comparison.judging import RecordRun, difference_of, joined_runs
 from cordwood.comparison.keys import KeyTask, judge_keys
 from cordwood.comparison.lineage import divergence_of
 from cordwood.comparison.markers import MarkerFindings, OffsetKinds, judge_markers
 from cordwood.comparison.ranges import How, RangeFindings, RangeTask, compare_records
 from cordwood.comparison.reading import EqualBatches, Interval, ReplicaWindows, compare_batches, ranges_between
 from cordwood.comparison.values import (
+    ComparedReplica,
     Difference,
     DifferenceKind,
-    Findings,
+    PairFindings,
     PairResult,
+    PairRole,
     PartitionComparison,
-    Replica,
     ReplicaPair,
     ReplicaState,
-    Role,
     Sum,
 )
 from cordwood.fs.base import Store
@@ -70,7 +70,7 @@ _TASK_ENTRIES = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class ReplicatedPartition:
     """The replicas of a partition.
 
     Attributes:
@@ -80,13 +80,13 @@ class Partition:
     """
 
     name: TopicPartition | None
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ComparedReplica, ...]
     compacted: bool | None = None
     cleaned_below: int | None = None
 
 
 def compare_partitions(
-    each: Each, cores: int, fs: Store, partitions: Sequence[Partition], site: TaskSite, sample: Sample
+    each: Each, cores: int, fs: Store, partitions: Sequence[ReplicatedPartition], site: TaskSite, sample: KeyShare
 ) -> list[PartitionComparison]:
     """Compare the replicas of each partition.
 
@@ -120,14 +120,14 @@ def compare_partitions(
     return [found[at] for at in range(len(partitions))]
 
 
-def _size_bytes(replica: Replica, fs: Store) -> int:
+def _size_bytes(replica: ComparedReplica, fs: Store) -> int:
     try:
         return replica.side.open(fs).size_bytes
     except (CorruptFileError, OSError):
         return 0  # the comparison reports the error
 
 
-def _compare_whole(site: TaskSite, sample: Sample, partition: Partition) -> PartitionComparison:
+def _compare_whole(site: TaskSite, sample: KeyShare, partition: ReplicatedPartition) -> PartitionComparison:
     """Compare all replicas of a partition in this process."""
 
     def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
@@ -139,7 +139,7 @@ def _compare_whole(site: TaskSite, sample: Sample, partition: Partition) -> Part
         return _compare_one(_Tasks(each, 1, site, WHOLE_HERE_BYTES if is_small else HERE_BYTES), fs, partition, sample)
 
 
-def state_of(replica: Replica, fs: Store) -> ReplicaState:
+def state_of(replica: ComparedReplica, fs: Store) -> ReplicaState:
     """Return the state of a replica, from its files and checkpoints."""
     log = replica.side.open(fs)
     try:
@@ -162,7 +162,7 @@ class _Tasks:
         return run_tasks(self.each, do, self.site, items, sizes) if items else []
 
 
-def _compare_one(tasks: _Tasks, fs: Store, partition: Partition, sample: Sample) -> PartitionComparison:
+def _compare_one(tasks: _Tasks, fs: Store, partition: ReplicatedPartition, sample: KeyShare) -> PartitionComparison:
     states = [state_of(one, fs) for one in partition.replicas]
     newest, *others = states
     pairs = []
@@ -194,8 +194,8 @@ class _PairComparison:
     pair: ReplicaPair
     newest: ReplicaState
     other: ReplicaState
-    sample: Sample
-    findings: Findings = field(default_factory=Findings)
+    sample: KeyShare
+    findings: PairFindings = field(default_factory=PairFindings)
     start: int = 0
     end: int = 0
     #: Unreadable offsets of each replica, once they are known.
@@ -209,7 +209,7 @@ class _PairComparison:
         if None not in ids and ids[0] != ids[1]:
             what = f"its topic id is {ids[1]}; the newest replica's is {ids[0]}"
             self.end = self.start
-            self.findings.differ(Difference(DifferenceKind.TOPIC, Role.OTHER, self.start, self.start, 0, what=what))
+            self.findings.differ(Difference(DifferenceKind.TOPIC, PairRole.OTHER, self.start, self.start, 0, what=what))
         else:
             self._lineage()
             self._records()
@@ -235,7 +235,7 @@ class _PairComparison:
         beyond = [max(one.end - offset, 0) for one in (self.newest, self.other)]
         self.end = max(min(self.end, offset), self.start)
         self.findings.differ(
-            Difference(DifferenceKind.DIVERGED, Role.OTHER, offset, offset + max(beyond), beyond[1], beyond[0])
+            Difference(DifferenceKind.DIVERGED, PairRole.OTHER, offset, offset + max(beyond), beyond[1], beyond[0])
         )
 
     # ---- ranges ------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class _PairComparison:
         losses = 0
         while losses < ATTEMPTS:
             known = sum(map(len, self.damage))
-            findings = Findings()
+            findings = PairFindings()
             try:
                 if self._compared(findings):
                     self.findings.add(findings)
@@ -259,7 +259,7 @@ class _PairComparison:
                 assert sum(map(len, self.damage)) > known, "each attempt finds more damage"
         raise lost_too_often(self.tasks.site)
 
-    def _compared(self, findings: Findings) -> bool:
+    def _compared(self, findings: PairFindings) -> bool:
         """Compare all ranges once; return False if a file of a task was lost."""
         log = self.newest.replica.side.open(self.fs)
         cuts = {offset for some in self.damage for one in some for offset in (one.first, one.end)}
@@ -288,7 +288,9 @@ class _PairComparison:
     def _is_damaged(self, part: PairRange) -> bool:
         return any(one.first <= part.start < one.end for some in self.damage for one in some)
 
-    def _compare_ranges(self, todo: Sequence[tuple[PairRange, How]], findings: Findings, *, skips_damage: bool) -> bool:
+    def _compare_ranges(
+        self, todo: Sequence[tuple[PairRange, How]], findings: PairFindings, *, skips_damage: bool
+    ) -> bool:
         size_bytes = sum(one.size_bytes for one in (self.newest, self.other))
         rules = KeyRules.of(size_bytes // _RECORD_BYTES)
         has_keys, keyless_stay, cleaned_below = self._cleaning()
@@ -314,7 +316,7 @@ class _PairComparison:
         if any(isinstance(one, Lost) for one in found):
             return False
         self._look_for_more([part for part, _ in todo], found)
-        runs: list[Run] = []
+        runs: list[RecordRun] = []
         for one in found:
             findings.add(one.findings)
             runs += one.runs
@@ -334,7 +336,7 @@ class _PairComparison:
             for mine, new in zip(self.damage, one.damage, strict=True):
                 mine += [interval for interval in new if interval not in mine]
             if sum(map(len, self.damage)) == known:  # the damage cannot be cut out
-                self.damage[Role.OTHER].append(Interval(part.start, part.end, "this range cannot be compared"))
+                self.damage[PairRole.OTHER].append(Interval(part.start, part.end, "this range cannot be compared"))
         if more:
             raise _DamagedError
         diverged = [one.diverged_at for one in found if one.diverged_at is not None]
@@ -354,7 +356,7 @@ class _PairComparison:
         cleaned_below = self.end if self.pair.cleaned_below is None else self.pair.cleaned_below
         return True, not self.pair.compacted and not was_cleaned, cleaned_below
 
-    def _lost(self, runs: Sequence[Run]) -> tuple[list[range], list[range]]:
+    def _lost(self, runs: Sequence[RecordRun]) -> tuple[list[range], list[range]]:
         """Return the offsets that each replica lacks by the earlier steps."""
         found: tuple[list[range], list[range]] = ([], [])
         for run in runs:
@@ -370,7 +372,7 @@ class _PairComparison:
         keys: Sequence[Kept],
         rules: KeyRules,
         lost: tuple[Sequence[range], Sequence[range]],
-        findings: Findings,
+        findings: PairFindings,
     ) -> bool:
         newest = other = OffsetKinds()
         if steps:
@@ -392,7 +394,7 @@ class _PairComparison:
     # ---- the report --------------------------------------------------------------------------------------------------
 
     def _report_damage(self) -> None:
-        for role, some in zip(Role, self.damage, strict=True):
+        for role, some in zip(PairRole, self.damage, strict=True):
             for one in some:
                 self.findings.differ(
                     Difference(DifferenceKind.DAMAGED, role, one.first, one.end, one.end - one.first, what=one.what)
@@ -402,7 +404,7 @@ class _PairComparison:
         """Return a difference of a key with its key, from the log that has the record."""
         if one.offsets is None:
             return one
-        holder = Role.NEWEST if one.offsets[0] == one.offset else Role.OTHER
+        holder = PairRole.NEWEST if one.offsets[0] == one.offset else PairRole.OTHER
         return replace(one, key=key_at(self.pair.of(holder).side.open(self.fs), one.offset))
 
 
@@ -433,7 +435,7 @@ def _judge_markers(site: TaskSite, item: tuple[Any, ...]) -> MarkerFindings:
     return judge_markers(steps, site.scratch, end, ends, lost)
 
 
-def _judge_keys(site: TaskSite, task: KeyTask) -> Findings:
+def _judge_keys(site: TaskSite, task: KeyTask) -> PairFindings:
     return judge_keys(task, site.scratch)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cordwood.cleaning.proof.keys import CHUNK_ENTRIES, KeyRules
 from cordwood.cleaning.proof.pairs import BoolArray, Int64Array, Piece
 from cordwood.cleaning.proof.scratch import Kept, ScratchWriter
-from cordwood.comparison.values import Role
+from cordwood.comparison.values import PairRole
 from cordwood.kernels.last_records import ENTRY, PRIME, THERE, WENT, divide, enter_records, keep_last
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 from cordwood.kernels.two_sides import EXCUSE, ON_OTHER
@@ -24,7 +24,7 @@ _ALL_OFFSETS = np.array([0, np.iinfo(np.int64).max], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class KeyShare:
     """A share of all keys, chosen by their fingerprints, which differ from run to run.
 
     Attributes:
@@ -54,10 +54,10 @@ class SidedEntries:
 
     rules: KeyRules
     writer: ScratchWriter
-    first: Role | None = Role.NEWEST
+    first: PairRole | None = PairRole.NEWEST
     excused: bool = False
     between: Int64Array = field(default_factory=lambda: _ALL_OFFSETS)
-    sample: Sample = field(default_factory=Sample)
+    sample: KeyShare = field(default_factory=KeyShare)
     chunk_entries: int = CHUNK_ENTRIES
     points: npt.NDArray[np.uint64] = field(init=False)
     _entries: npt.NDArray[np.void] = field(init=False)
@@ -96,7 +96,7 @@ class SidedEntries:
         self._add(piece, rules, np.zeros(piece.rows.size, np.bool_), None, excused=True)
 
     def _add(
-        self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray, role: Role | None, *, excused: bool
+        self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray, role: PairRole | None, *, excused: bool
     ) -> None:
         for start in range(0, piece.rows.size, self.chunk_entries):
             some = slice(start, start + self.chunk_entries)
@@ -116,12 +116,12 @@ class SidedEntries:
             self._spill()
         return self._chunks
 
-    def _flag(self, entries: npt.NDArray[np.void], role: Role | None, *, excused: bool) -> None:
+    def _flag(self, entries: npt.NDArray[np.void], role: PairRole | None, *, excused: bool) -> None:
         low = entries["low"]
         if role is None:  # of both
             low &= PRIME
             entries["high"] |= THERE
-        elif role is Role.OTHER:
+        elif role is PairRole.OTHER:
             low[low & WENT != 0] |= ON_OTHER
         if excused:
             low |= EXCUSE

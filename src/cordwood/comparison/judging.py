@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cordwood.cleaning.proof.judging import Summaries, matched
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Piece
 from cordwood.comparison.entries import SidedEntries
-from cordwood.comparison.values import Difference, DifferenceKind, Findings, Role, Sum
+from cordwood.comparison.values import Difference, DifferenceKind, PairFindings, PairRole, Sum
 from cordwood.kernels import side_by_side
 from cordwood.kernels.last_records import COUNTS
 from cordwood.kernels.layout import BatchRows, is_control
@@ -35,7 +35,7 @@ _KEPT = ("producer_id", "producer_epoch", "base_sequence")
 
 
 @dataclass(slots=True)
-class Run:
+class RecordRun:
     """Adjacent records that one replica misses, or that differ.
 
     Attributes:
@@ -46,7 +46,7 @@ class Run:
         key: of the first record.
     """
 
-    role: Role
+    role: PairRole
     first: int
     end: int
     records: int
@@ -73,8 +73,8 @@ class PairJudge:
     cleaned_below: int
     keyless_stay: bool = False
     facts: Facts = field(default_factory=Facts)
-    findings: Findings = field(default_factory=Findings)
-    runs: list[Run] = field(default_factory=list)
+    findings: PairFindings = field(default_factory=PairFindings)
+    runs: list[RecordRun] = field(default_factory=list)
     diverged_at: int | None = None
 
     def rules(self, batches: BatchRows, mtime_ms: int) -> npt.NDArray[np.uint8]:
@@ -88,7 +88,7 @@ class PairJudge:
     def records_of_both(self, before: list[Piece], after: list[Piece]) -> None:
         """Compare the records of both replicas up to the same offset."""
         there, differs = matched(before, after)
-        runs: list[Run] = []
+        runs: list[RecordRun] = []
         for piece, known in zip(before, there, strict=True):
             self.facts.count(Count.RECORDS_BEFORE, piece.rows.size)
             missing = self._missing(piece, ~known, self.keys.first, runs)
@@ -105,7 +105,7 @@ class PairJudge:
             self.keys.add_other(_some(piece, invented & ~missing), rules)
             if missing.any():
                 self.keys.excuse(_some(piece, missing), rules)
-            _note_runs(piece, ~invented & (its_differs != 0), Role.OTHER, runs, its_differs)
+            _note_runs(piece, ~invented & (its_differs != 0), PairRole.OTHER, runs, its_differs)
         self.runs += sorted(runs, key=lambda one: one.first)
 
     def _add(self, piece: Piece, known: BoolArray, missing: BoolArray) -> None:
@@ -116,7 +116,7 @@ class PairJudge:
         self.keys.add(_some(piece, ~missing), rules, known[~missing])
         self.keys.excuse(_some(piece, missing), rules)
 
-    def _missing(self, piece: Piece, alone: BoolArray, owner: Role | None, runs: list[Run]) -> BoolArray:
+    def _missing(self, piece: Piece, alone: BoolArray, owner: PairRole | None, runs: list[RecordRun]) -> BoolArray:
         """Note the records of a replica that the opposite one misses; return them as bool[records]."""
         assert owner is not None
         rows = piece.rows
@@ -148,7 +148,7 @@ class PairJudge:
         producers = np.logical_or.reduce([was[name] != now[name] for name in _KEPT]) & ~epochs
         for row in was[producers]:
             first, end = int(_firsts(row)), int(row["last_offset"]) + 1
-            self.runs.append(Run(Role.OTHER, first, end, max(int(row["record_count"]), 1), 1, int(_PRODUCER)))
+            self.runs.append(RecordRun(PairRole.OTHER, first, end, max(int(row["record_count"]), 1), 1, int(_PRODUCER)))
 
 
 def _firsts(rows: BatchRows | np.void) -> npt.NDArray[np.int64]:
@@ -160,7 +160,7 @@ def _some(piece: Piece, chosen: BoolArray) -> Piece:
 
 
 def _note_runs(
-    piece: Piece, chosen: BoolArray, role: Role, runs: list[Run], fields: npt.NDArray[np.uint8] | None = None
+    piece: Piece, chosen: BoolArray, role: PairRole, runs: list[RecordRun], fields: npt.NDArray[np.uint8] | None = None
 ) -> None:
     """Note the chosen records as runs of adjacent records."""
     if not chosen.any():
@@ -173,12 +173,12 @@ def _note_runs(
         key = piece.data[start : start + size].tobytes() if size >= 0 and not control[first] else None
         bits = 0 if fields is None else int(np.bitwise_or.reduce(fields[first:end]))
         data = int((~control[first:end]).sum())
-        runs.append(Run(role, int(rows["offset"][0]), int(rows["offset"][-1]) + 1, end - first, data, bits, key))
+        runs.append(RecordRun(role, int(rows["offset"][0]), int(rows["offset"][-1]) + 1, end - first, data, bits, key))
 
 
-def joined_runs(runs: Sequence[Run]) -> list[Run]:
+def joined_runs(runs: Sequence[RecordRun]) -> list[RecordRun]:
     """Join runs of the same kind that touch each other."""
-    found: list[Run] = []
+    found: list[RecordRun] = []
     for one in sorted(runs, key=lambda one: (one.role, one.fields != 0, one.first)):
         last = found[-1] if found else None
         is_alike = last is not None and (last.role, last.fields != 0) == (one.role, one.fields != 0)
@@ -190,11 +190,11 @@ def joined_runs(runs: Sequence[Run]) -> list[Run]:
                 last.fields | one.fields,
             )
         else:
-            found.append(Run(one.role, one.first, one.end, one.records, one.data, one.fields, one.key))
+            found.append(RecordRun(one.role, one.first, one.end, one.records, one.data, one.fields, one.key))
     return found
 
 
-def difference_of(run: Run) -> Difference:
+def difference_of(run: RecordRun) -> Difference:
     """Return a run as a difference."""
     if run.fields:
         names = ", ".join(name for bit, name in _FIELDS.items() if run.fields & bit)

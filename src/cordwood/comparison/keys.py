@@ -18,16 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.cleaning.proof.keys import KeyTable, Slots, merge_hash_ranges
+from cordwood.cleaning.proof.keys import Slots, SlotTable, merge_hash_ranges
 from cordwood.cleaning.proof.pairs import BoolArray, Int64Array
 from cordwood.cleaning.proof.scratch import Kept, Scratch
 from cordwood.common.types import override
 from cordwood.comparison.markers import OffsetKinds
-from cordwood.comparison.values import NAMED_MAX, Difference, DifferenceKind, Findings, Role, Sum
+from cordwood.comparison.values import NAMED_MAX, Difference, DifferenceKind, PairFindings, PairRole, Sum
 from cordwood.kernels.two_sides import FREE_LOW, SIDES_SLOT, merge_sides, move_sides
 
 
-class _LastOfBoth(KeyTable):
+class _LastOfBoth(SlotTable):
     """A table from a key's fingerprint to its last record in each replica, SIDES_SLOT[keys]."""
 
     def __init__(self, newest: OffsetKinds, other: OffsetKinds, expected: int) -> None:
@@ -68,19 +68,19 @@ class KeyTask:
     other: OffsetKinds
 
 
-def judge_keys(task: KeyTask, scratch: Scratch) -> Findings:
+def judge_keys(task: KeyTask, scratch: Scratch) -> PairFindings:
     """Merge and judge some hash ranges."""
 
-    def table_for(expected: int) -> KeyTable:
+    def table_for(expected: int) -> SlotTable:
         return _LastOfBoth(task.newest, task.other, expected)
 
-    findings = Findings()
+    findings = PairFindings()
     for slots in merge_hash_ranges(task.chunks, task.hash_ranges, scratch, table_for):
         judge(slots, findings)
     return findings
 
 
-def judge(slots: Slots, findings: Findings) -> None:
+def judge(slots: Slots, findings: PairFindings) -> None:
     """Judge merged keys, SIDES_SLOT[keys]."""
     codes = np.stack([slots["last"], slots["other_last"]])
     has = codes >= 0
@@ -97,11 +97,11 @@ def judge(slots: Slots, findings: Findings) -> None:
     findings.sum(Sum.TOMBSTONES, int((judged & ~values.any(axis=0)).sum()))
     newer_has_value = np.where(lags, values[1], values[0])
     older_has_value, older_has_any = np.where(lags, values[0], values[1]), np.where(lags, has[0], has[1])
-    older = np.where(lags, int(Role.NEWEST), int(Role.OTHER))
+    older = np.where(lags, int(PairRole.NEWEST), int(PairRole.OTHER))
     is_open = newer_has_value & ~older_has_any
     back = (~newer_has_value & older_has_value) | (is_open & lags)
     # If only the other replica has the value, that replica is wrong.
-    at_fault = np.where(is_open & lags, int(Role.OTHER), older)
+    at_fault = np.where(is_open & lags, int(PairRole.OTHER), older)
     kinds = {
         DifferenceKind.RESURRECTED: back,
         DifferenceKind.LOST: newer_has_value & ~older_has_value & ~(is_open & lags),
@@ -117,7 +117,7 @@ def _report(
     offsets: Int64Array,
     tombstones: BoolArray,
     at_fault: Int64Array,
-    findings: Findings,
+    findings: PairFindings,
 ) -> None:
     places = np.flatnonzero(chosen)
     places = places[np.argsort(offsets.max(axis=0)[places], kind="stable")]
@@ -128,7 +128,7 @@ def _report(
         count = places.size - NAMED_MAX + 1 if number == NAMED_MAX - 1 and places.size > NAMED_MAX else 1
         findings.differ(
             Difference(
-                kind, Role(int(at_fault[at])), offset, offset + 1, offsets=(pair[0], pair[1]), tombstones=deleted
+                kind, PairRole(int(at_fault[at])), offset, offset + 1, offsets=(pair[0], pair[1]), tombstones=deleted
             ),
             count,
         )

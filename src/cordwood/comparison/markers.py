@@ -23,7 +23,7 @@ import numpy.typing as npt
 from cordwood.cleaning.proof.pairs import Int64Array
 from cordwood.cleaning.proof.producers import ABORT, COMMIT, DATA, STEP
 from cordwood.cleaning.proof.scratch import Kept, Scratch
-from cordwood.comparison.values import Difference, DifferenceKind, Findings, Role, Sum
+from cordwood.comparison.values import Difference, DifferenceKind, PairFindings, PairRole, Sum
 from cordwood.kernels.two_sides import EXCUSES_NEWEST, EXCUSES_OTHER, HIDDEN
 
 _KINDS = {ABORT: "ABORT", COMMIT: "COMMIT"}
@@ -65,7 +65,7 @@ class MarkerFindings:
         other: records of only the other replica that do not count.
     """
 
-    findings: Findings
+    findings: PairFindings
     newest: OffsetKinds
     other: OffsetKinds
 
@@ -98,9 +98,9 @@ def judge_markers(
         ends: log end offset of the newest and of the other replica.
         lost: offsets that each replica lacks; their markers are not reported again.
     """
-    findings, ranges = Findings(), (_Ranges(), _Ranges())
+    findings, ranges = PairFindings(), (_Ranges(), _Ranges())
     nexts: dict[int, _Next] = {}
-    reported: dict[tuple[Role, int], Difference] = {}
+    reported: dict[tuple[PairRole, int], Difference] = {}
     with scratch.reader() as reader:
         for chunk in reversed(chunks):
             steps = reader.read(chunk, 0, STEP)
@@ -110,7 +110,7 @@ def judge_markers(
             there = {(pid, first, after) for pid, first, _, kind, after, filled in rows if kind == DATA and filled}
             markers = {(pid, last, after) for pid, _, last, kind, after, _ in rows if kind != DATA}
             for pid, first, last, kind, after, filled in rows:
-                role, known = Role(after), nexts.setdefault(pid, _Next())
+                role, known = PairRole(after), nexts.setdefault(pid, _Next())
                 if kind != DATA:
                     known.own[role] = last, kind
                     if last < end:
@@ -129,7 +129,7 @@ def judge_markers(
     return MarkerFindings(findings, ranges[0].finish(), ranges[1].finish())
 
 
-def _hide(known: _Next, first: int, last: int, role: Role, end: int, ranges: _Ranges) -> None:
+def _hide(known: _Next, first: int, last: int, role: PairRole, end: int, ranges: _Ranges) -> None:
     """Note the records of a batch, unless they count."""
     own = known.own[role]
     if last >= end:
@@ -149,7 +149,7 @@ def _hide(known: _Next, first: int, last: int, role: Role, end: int, ranges: _Ra
 
 
 def _wrong(
-    known: _Next, first: int, last: int, role: Role, end: int, ends: tuple[int, int], *, has_both: bool
+    known: _Next, first: int, last: int, role: PairRole, end: int, ends: tuple[int, int], *, has_both: bool
 ) -> Difference | None:
     """Return the difference if a replica lacks the marker that decides a batch, so its readers see another outcome."""
     own, either = known.own[role], known.either

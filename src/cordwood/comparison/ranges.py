@@ -21,10 +21,10 @@ from cordwood.cleaning.proof.pairs import Count, Facts, Piece, ViolationKind
 from cordwood.cleaning.proof.producers import Noting, ProducerNotes
 from cordwood.cleaning.proof.reading import PairRange, RangeWindows
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchWriter
-from cordwood.comparison.entries import Sample, SidedEntries
-from cordwood.comparison.judging import PairJudge, Run
+from cordwood.comparison.entries import KeyShare, SidedEntries
+from cordwood.comparison.judging import PairJudge, RecordRun
 from cordwood.comparison.reading import Interval, ReplicaWindows, damage_in
-from cordwood.comparison.values import Findings, Role, Sum
+from cordwood.comparison.values import PairFindings, PairRole, Sum
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.storage.log.view import LogView
@@ -59,7 +59,7 @@ class RangeTask:
     part: PairRange
     how: How
     rules: KeyRules
-    sample: Sample
+    sample: KeyShare
     has_keys: bool
     cleaned_below: int
     keyless_stay: bool = False
@@ -78,16 +78,16 @@ class RangeFindings:
         damage: unreadable offsets of the newest and the other replica. With damage, all other fields are empty.
     """
 
-    findings: Findings
+    findings: PairFindings
     keys: list[Kept]
     steps: list[Kept]
-    runs: list[Run]
+    runs: list[RecordRun]
     diverged_at: int | None = None
     damage: tuple[tuple[Interval, ...], tuple[Interval, ...]] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
-class _Notes:
+class _OrderedNotes:
     """Notes the batches of a range, with the newest replica first."""
 
     notes: ProducerNotes
@@ -110,7 +110,7 @@ def compare_records(
         here_bytes: bytes of entries and steps that stay in memory; more are written to a file of `scratch`.
     """
     with scratch.writer(here_bytes=here_bytes) as writer:
-        reading = _Reading(task, newest, other, writer)
+        reading = _RangeReading(task, newest, other, writer)
         if task.how not in (How.BOTH, How.SAME):
             return reading.alone()
         # The quick pass reports no runs.
@@ -122,7 +122,7 @@ def compare_records(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _RangeReading:
     task: RangeTask
     newest: LogView
     other: LogView
@@ -134,23 +134,25 @@ class _Reading:
             log, part, part.start, facts, ViolationKind.DAMAGE_BEFORE, skips_damage=self.task.skips_damage
         )
 
-    def keys(self, first: Role | None, *, excused: bool = False) -> SidedEntries:
+    def keys(self, first: PairRole | None, *, excused: bool = False) -> SidedEntries:
         return SidedEntries(self.task.rules, self.writer, first, excused, sample=self.task.sample)
 
     def compared(self, compare: _Pass, *, swapped: bool) -> RangeFindings:
-        task, first = self.task, Role.OTHER if swapped else Role.NEWEST
+        task, first = self.task, PairRole.OTHER if swapped else PairRole.NEWEST
         judge = PairJudge(self.keys(first), task.has_keys, task.cleaned_below, task.keyless_stay)
         notes = ProducerNotes(task.part.start, self.writer)
         facts = Facts(), Facts()
         logs = (self.other, self.newest) if swapped else (self.newest, self.other)
         before = self.windows(logs[0], facts[0])
         after = self.windows(logs[1], facts[1]) if task.how is How.BOTH else None
-        compare(before, after, judge, _Notes(notes, swapped))
+        compare(before, after, judge, _OrderedNotes(notes, swapped))
         part = task.part
         if any(one.counts.get(kind) for one in facts for kind in ViolationKind):
             damage = tuple(tuple(damage_in(log, part.start, part.end)) for log in (self.newest, self.other))
             unknown = Interval(part.start, part.end, "two readers do not agree on its batches")
-            return RangeFindings(Findings(), [], [], [], None, (damage[0], damage[1] if any(damage) else (unknown,)))
+            return RangeFindings(
+                PairFindings(), [], [], [], None, (damage[0], damage[1] if any(damage) else (unknown,))
+            )
         self._sums(judge)
         _, steps = notes.finish()
         entries = judge.keys.finish()
@@ -166,11 +168,11 @@ class _Reading:
 
     def alone(self) -> RangeFindings:
         """Read records that only explain gaps. Damage among them explains nothing."""
-        task, findings = self.task, Findings()
+        task, findings = self.task, PairFindings()
         roles = {
-            How.NEWEST_ABOVE: (Role.NEWEST,),
-            How.OTHER_ABOVE: (Role.OTHER,),
-            How.UNJUDGED: (Role.NEWEST, Role.OTHER),
+            How.NEWEST_ABOVE: (PairRole.NEWEST,),
+            How.OTHER_ABOVE: (PairRole.OTHER,),
+            How.UNJUDGED: (PairRole.NEWEST, PairRole.OTHER),
         }[task.how]
         keys = self.keys(None if task.how is How.UNJUDGED else roles[0], excused=True)
         judge = PairJudge(keys, task.has_keys, task.cleaned_below)
@@ -187,7 +189,7 @@ class _Reading:
                     del columns, piece
                 if task.how is How.UNJUDGED:
                     findings.sum(Sum.UNJUDGED_BYTES, int(batches["size_bytes"].sum()))
-                notes.add(*((batches, _NO_BATCHES) if role is Role.NEWEST else (_NO_BATCHES, batches)))
+                notes.add(*((batches, _NO_BATCHES) if role is PairRole.NEWEST else (_NO_BATCHES, batches)))
                 del item, window
         _, steps = notes.finish()
         return RangeFindings(findings, keys.finish(), steps, [])

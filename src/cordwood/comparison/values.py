@@ -17,16 +17,16 @@ from cordwood.storage.formats.leader_epochs import LeaderEpochs
 NAMED_MAX = 20
 
 
-class Role(IntEnum):
+class PairRole(IntEnum):
     """The two replicas of a pair."""
 
     NEWEST = 0
     OTHER = 1
 
     @property
-    def opposite(self) -> Role:
+    def opposite(self) -> PairRole:
         """The other role."""
-        return Role(1 - self)
+        return PairRole(1 - self)
 
 
 class DifferenceKind(StrEnum):
@@ -84,7 +84,7 @@ class Sum(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ComparedReplica:
     """One replica of a partition: its files, and its checkpoints. All fields can be pickled.
 
     Attributes:
@@ -113,7 +113,7 @@ class ReplicaState:
         size_bytes: size of all segments.
     """
 
-    replica: Replica
+    replica: ComparedReplica
     start: int
     end: int
     epochs: LeaderEpochs
@@ -135,12 +135,12 @@ class ReplicaPair:
         cleaned_below: no cleaner of any replica has removed a record from this offset on; None: unknown.
     """
 
-    newest: Replica
-    other: Replica
+    newest: ComparedReplica
+    other: ComparedReplica
     compacted: bool | None = None
     cleaned_below: int | None = None
 
-    def of(self, role: Role) -> Replica:
+    def of(self, role: PairRole) -> ComparedReplica:
         """Return the replica of a role."""
         return (self.newest, self.other)[role]
 
@@ -162,7 +162,7 @@ class Difference:
     """
 
     kind: DifferenceKind
-    role: Role
+    role: PairRole
     offset: int
     end_offset: int
     records: int = 1
@@ -174,7 +174,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Findings:
+class PairFindings:
     """Differences and sums of a part of a pair."""
 
     sums: dict[str, int] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class Findings:
         if sum(other.kind is one.kind for other in self.named) < NAMED_MAX:
             self.named.append(one)
 
-    def add(self, others: Findings) -> None:
+    def add(self, others: PairFindings) -> None:
         """Add the findings of another part."""
         for what, number in others.sums.items():
             self.sums[what] = self.sums.get(what, 0) + number

@@ -42,7 +42,7 @@ from cordwood.storage.recovery.rebuild import begun_epochs, index_segment, write
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRecords:
     """Records that a load removed from a log.
 
     Attributes:
@@ -76,7 +76,7 @@ class LogParts:
     log_end_offset: int
     recovery_point: int
     discarded: tuple[LogSegment, ...]
-    lost: tuple[Lost, ...]
+    lost: tuple[LostRecords, ...]
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Loader:
     checkpointed: Checkpointed
     on_recovered: Callable[[int], None]
     _snapshots: ProducerSnapshots = field(init=False)
-    _lost: list[Lost] = field(default_factory=list)
+    _lost: list[LostRecords] = field(default_factory=list)
 
     @property
     def fs(self) -> LocalFileSystem:
@@ -197,7 +197,9 @@ class Loader:
         if len(segments) and next_offset < start:
             first, count = segments.first.base_offset, len(segments) + len(discarded)
             size = sum(segment.size_bytes for segment in (*segments.all, *discarded))
-            self._lost = [Lost(f"as the log ends below its start offset {start}", first, next_offset, count, size)]
+            self._lost = [
+                LostRecords(f"as the log ends below its start offset {start}", first, next_offset, count, size)
+            ]
             _discard(segments.all)
             discarded += segments.all
             segments.replace(removed=[segment.base_offset for segment in segments.all])
@@ -280,7 +282,7 @@ class Loader:
                     discarded = list(pending[at + 1 :])
                     if size := sum(one.size_bytes for one in discarded):
                         why, first = "as they follow the damage", discarded[0].base_offset
-                        self._lost.append(Lost(why, first, None, len(discarded), size))
+                        self._lost.append(LostRecords(why, first, None, len(discarded), size))
                     _discard(discarded)
                     segments.replace(removed=[one.base_offset for one in discarded])
                     break
@@ -319,7 +321,7 @@ class Loader:
     def _note_cut(self, segment: LogSegment, offset: int, size_bytes: int) -> None:
         if size_bytes:
             why = f"as a batch in {segment.path(FileKind.LOG)} is not whole, or damaged"
-            self._lost.append(Lost(why, offset, None, 0, size_bytes))
+            self._lost.append(LostRecords(why, offset, None, 0, size_bytes))
 
     @staticmethod
     def _replay_recovered(segment: LogSegment, rows: BatchRows, state: ProducerState) -> None:

@@ -125,13 +125,13 @@ _sleeping: list[None] = []
 begin_append, end_append = _appending.append, _appending.pop
 
 
-class _Reader(threading.local):
+class _LastSleep(threading.local):
     """CPU seconds of a thread at its last sleep."""
 
     since = 0.0
 
 
-_reader = _Reader()
+_reader = _LastSleep()
 
 
 def give_way(sleep: Callable[[float], object] = time.sleep) -> None:

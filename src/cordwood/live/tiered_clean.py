@@ -33,7 +33,7 @@ from cordwood.storage.tier.generations import FencedError
 from cordwood.storage.tier.manifest import GoneSegment, TierState
 from cordwood.storage.tier.packed import TierSegment
 from cordwood.storage.tier.remote_log import Answer
-from cordwood.storage.tier.replacing import Piece, plan_replacement
+from cordwood.storage.tier.replacing import SegmentPiece, plan_replacement
 from cordwood.storage.tier.segments import CopyState, RemoteSegment
 
 
@@ -58,7 +58,7 @@ def put_in_tier(
         FencedError: another writer has claimed the log.
     """
     with tiered.lock:
-        swap = _Swap(fs, tiered, task, now_ms)
+        swap = _LiveSwap(fs, tiered, task, now_ms)
         try:
             return swap.put(output, check, changing)
         except (LogCleaningAbortedError, FencedError):
@@ -69,7 +69,7 @@ def put_in_tier(
             swap.close()
 
 
-class _Swap:
+class _LiveSwap:
     """The exchange of segments by one clean; the caller holds the lock of the tiered log."""
 
     def __init__(self, fs: LocalFileSystem, tiered: TieredLog, task: PartitionTask, now_ms: int) -> None:
@@ -123,7 +123,7 @@ class _Swap:
                 tiered.key_indexes.put(indexes[piece.base_offset], made)
         return replace(rest, indexes=tuple(path for path in rest.indexes if path not in indexes.values()))
 
-    def _new_segment(self, log: LogView, piece: Piece, sources: Sequence[Answer], written: str) -> NewSegment:
+    def _new_segment(self, log: LogView, piece: SegmentPiece, sources: Sequence[Answer], written: str) -> NewSegment:
         lineage, folder = self._tiered.log.leader_epochs.entries, f"{self._task.work}/tier-{piece.first_offset}"
         made = new_segment(
             self._fs,
@@ -159,7 +159,7 @@ class _Swap:
             layout.store.delete_all([path for one in self._orphans for path in layout.paths_to_delete(one)])
 
 
-def _key_indexes(pieces: Sequence[Piece], paths: Sequence[str]) -> dict[int, str]:
+def _key_indexes(pieces: Sequence[SegmentPiece], paths: Sequence[str]) -> dict[int, str]:
     """Return the key indexes of written pieces by base offset."""
     written = {piece.base_offset for piece in pieces if piece.is_written}
     found = {parse_key_index(posixpath.basename(path)): path for path in paths}

@@ -257,7 +257,7 @@ def decompress_window(
     for first, end in itertools.pairwise(edges):
         if first == end:
             continue
-        reader = _Reader(window, batches[first:end], on_damage, max_batch_bytes, whole_batches)
+        reader = _BatchDecoder(window, batches[first:end], on_damage, max_batch_bytes, whole_batches)
         match _Kind(int(kinds[first])):
             case _Kind.PLAIN:
                 yield from reader.plain()
@@ -279,7 +279,7 @@ def _fast_codecs() -> npt.NDArray[np.bool_]:
     return fast
 
 
-class _Reader:
+class _BatchDecoder:
     """Decodes adjacent batches of one kind."""
 
     def __init__(

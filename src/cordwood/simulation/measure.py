@@ -29,7 +29,7 @@ from cordwood.simulation.batches import BatchEncoder, Records, Room, Written
 from cordwood.simulation.recorder import RecordState
 from cordwood.simulation.sizing.result import Cleans, Contents, Deletions, Outcome, Point
 from cordwood.simulation.sizing.workload import Keys, Scale, Workload, scaled_configs
-from cordwood.simulation.world import START_MS, Member, World, Writer
+from cordwood.simulation.world import START_MS, Member, SimulatedWriter, World
 
 TOPIC = "topic"
 #: Maximum number of points in a history.
@@ -103,7 +103,7 @@ def run_workload(
 
 def run_writer(
     configs: ConfigSet,
-    traffic: Writer,
+    traffic: SimulatedWriter,
     scale: Scale,
     seed: int,
     on_progress: Callable[[float], None],

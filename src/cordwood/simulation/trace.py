@@ -108,7 +108,7 @@ def read_trace(
         now_ms: timestamps more than an hour later are ignored as wrong.
         on_progress: called with bytes read and total bytes.
     """
-    reader = _Reader(factor, now_ms, seed, log)
+    reader = _SampleReader(factor, now_ms, seed, log)
     total, done, zeros = log.size_bytes, 0, 0
     for segment, item in log.windows(start_offset=log.log_start_offset):
         if not isinstance(item, Gap):
@@ -123,7 +123,7 @@ def read_trace(
 
 
 @dataclass
-class _Reader:
+class _SampleReader:
     """Collects the sample from a log's windows."""
 
     factor: float

@@ -31,7 +31,7 @@ from cordwood.testing.memory import MemoryFileSystem
 START_MS = 1_735_689_600_000
 
 
-class Writer(Protocol):
+class SimulatedWriter(Protocol):
     """Writes to a log over time."""
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
@@ -45,7 +45,7 @@ class Writer(Protocol):
 class Member:
     """A log of the world, its writer, and the history of its records."""
 
-    def __init__(self, log: Log, traffic: Writer) -> None:
+    def __init__(self, log: Log, traffic: SimulatedWriter) -> None:
         self.log, self._traffic = log, traffic
         self.recorder = Recorder(log)
         self.rolls = Rolls()
@@ -112,7 +112,7 @@ class World:
     def __exit__(self, *_: object) -> None:
         self.manager.shutdown()
 
-    def add(self, partition: TopicPartition, traffic: Writer) -> Member:
+    def add(self, partition: TopicPartition, traffic: SimulatedWriter) -> Member:
         """Create a log, and append the traffic to it in each step."""
         log = self.manager.get_or_create_log(partition, is_new=True)
         member = self.members[partition] = Member(log, traffic)

@@ -31,9 +31,9 @@ from cordwood.live.status import thread_statuses
 from cordwood.view.pages import live
 from cordwood.view.web.http_server import (
     Access,
-    Answer,
     Guard,
     Request,
+    Response,
     Route,
     html,
     json_document,
@@ -104,24 +104,24 @@ class LiveView:
     def _latest(self) -> LiveLook | None:
         return None if self._look is None else replace(self._look, health=self._health())
 
-    def _live(self, request: Request) -> Answer:
+    def _live(self, request: Request) -> Response:
         look = self._latest()
         if look is None:
             return html(live.loading_page(self._health(), self._waiting()))
         span = _span(request)
         return html(live.live_page(look, self._history.over(span), span, request.query.get("refresh", "")))
 
-    def _live_json(self, request: Request) -> Answer:
+    def _live_json(self, request: Request) -> Response:
         look, span = self._latest(), _span(request)
         return not_yet() if look is None else json_document(live.document(look, self._history.over(span), span))
 
-    def _partitions(self, request: Request) -> Answer:
+    def _partitions(self, request: Request) -> Response:
         look = self._latest()
         if look is None:
             return html(live.loading_page(self._health(), self._waiting()))
         return html(live.partitions_page(look, wanted(request)))
 
-    def _partitions_json(self, request: Request) -> Answer:
+    def _partitions_json(self, request: Request) -> Response:
         look = self._latest()
         return not_yet() if look is None else json_document(live.partitions_document(look, wanted(request)))
 
@@ -152,14 +152,14 @@ def routes(metrics: Metrics, health: Callable[[], Health]) -> Mapping[str, Route
     registry = CollectorRegistry()
     registry.register(_KafkaMetrics(metrics, health))
 
-    def answer_metrics(_: Request) -> Answer:
-        return Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+    def answer_metrics(_: Request) -> Response:
+        return Response(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
 
-    def answer_health(_: Request) -> Answer:
+    def answer_health(_: Request) -> Response:
         found = health()
         body = json.dumps({"healthy": found.is_well, "problems": found.problems}, indent=1) + "\n"
         status = HTTPStatus.OK if found.is_well else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer(status, body.encode(), "application/json")
+        return Response(status, body.encode(), "application/json")
 
     return {"/metrics": answer_metrics, "/health": answer_health}
 

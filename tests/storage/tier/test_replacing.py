@@ -10,7 +10,7 @@ import pytest
 from cordwood.common.errors import RequestError
 from cordwood.storage.tier.remote_log import answers
 from cordwood.storage.tier.replacing import (
-    Piece,
+    SegmentPiece,
     epochs_of,
     events_of,
     fault_after,
@@ -29,7 +29,7 @@ BASES = (0, 175, 500, 819, 854)
 ENDS = dict(zip(BASES, (174, 499, 818, 853, 999), strict=True))
 
 
-def pieces(*written: int, empty: Sequence[int] = (), ends: dict[int, int] = ENDS) -> list[Piece]:
+def pieces(*written: int, empty: Sequence[int] = (), ends: dict[int, int] = ENDS) -> list[SegmentPiece]:
     """A piece per part of the log, with the parts that a clean wrote."""
     kept = [base for base in ends if base not in written]
     return pieces_of([([base], [base]) for base in ends], kept, ends, {base: base not in empty for base in ends})
@@ -87,14 +87,14 @@ def test_a_segment_that_answers_above_the_cleaned_range_cannot_be_replaced() -> 
     ],
 )
 def test_a_new_segment_has_its_part_of_the_lineage(first: int, last: int, own: str, lineage: str, at_end: str) -> None:
-    piece = Piece(first, first, last, 1, is_written=True, is_new=True)
+    piece = SegmentPiece(first, first, last, 1, is_written=True, is_new=True)
     sources = answers(remote_log(f"A[{first}..{last}] {{0:{first}}}; A=1"), epochs("{0:0}"), first, last + 1)
     found = epochs_of(piece, sources, epochs(lineage))
     assert found == epochs(own)
     assert lineage_at_end(piece, found, epochs(lineage)) == list(epochs(at_end))
 
 
-def new_segment(name: str, piece: Piece, like: RemoteSegment) -> RemoteSegment:
+def new_segment(name: str, piece: SegmentPiece, like: RemoteSegment) -> RemoteSegment:
     own = epochs_of(piece, answers(remote_log(EVENTS), LINEAGE, 0, 1000), LINEAGE)
     return replace(
         like,

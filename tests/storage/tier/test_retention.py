@@ -12,7 +12,7 @@ import pytest
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.remote_log import RemoteLog
-from cordwood.storage.tier.retention import RemoteLimits, Replica, remote_round, settled
+from cordwood.storage.tier.retention import RemoteLimits, TierLeader, remote_round, settled
 from cordwood.storage.tier.segments import CopyState, SegmentEvent, UpdateEvent, decode_event
 from tests.fixtures import facts, fixture
 from tests.kafka_tools import Oracle
@@ -106,7 +106,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_round_of_remote_retention(case: Case) -> None:
-    replica = Replica(epochs(case.lineage), case.start, 1000, case.local)
+    replica = TierLeader(epochs(case.lineage), case.start, 1000, case.local)
     copying = {segment_id(name) for name in case.copying}
     done = remote_round(remote_log(case.events), replica, RemoteLimits(case.ms, case.size), case.now, copying=copying)
     deleted = [f"{NAMES[one.segment.id]} {one.rule}" for one in done.deletions]
@@ -115,7 +115,7 @@ def test_a_round_of_remote_retention(case: Case) -> None:
 
 
 def settled_start(log: RemoteLog, size: int, stuck: str = "", lineage: str = "{0:0}") -> int:
-    replica = Replica(epochs(lineage), 0, 50, 10)
+    replica = TierLeader(epochs(lineage), 0, 50, 10)
     return settled(
         log, replica, RemoteLimits(-1, size), 0, stuck={segment_id(name) for name in stuck}
     ).replica.log_start
@@ -132,7 +132,7 @@ def test_a_deletion_that_always_fails_empties_a_log_with_retention_bytes() -> No
 
 def test_a_long_drift_is_followed_only_for_a_while() -> None:
     many = "; ".join(f"A{at}[{at}..{at}] {{0:{at}}} 30 bytes; A{at}=1" for at in range(150))
-    hangs, replica = remote_log(f"{many}; A0=2"), Replica(epochs("{0:0}"), 0, 150, 0)
+    hangs, replica = remote_log(f"{many}; A0=2"), TierLeader(epochs("{0:0}"), 0, 150, 0)
     found = settled(hangs, replica, RemoteLimits(-1, 148 * 30), 0, stuck={segment_id("A0")})
     assert (found.replica.log_start, found.is_final) == (101, False)
     assert settled(hangs, replica, RemoteLimits(-1, 148 * 30), 0) == (replica.from_offset(2), True)
@@ -183,7 +183,7 @@ def drawn(random: Random) -> Drawn:
     lineage = epochs(random.choice(LINEAGES))
     start = max(lineage[0].start_offset, random.choice((0, 0, random.randint(0, 130))))
     text = ", ".join(
-        f"{entry.epoch}:{entry.start_offset}" for entry in Replica(lineage, 0, 0, 0).from_offset(start).lineage
+        f"{entry.epoch}:{entry.start_offset}" for entry in TierLeader(lineage, 0, 0, 0).from_offset(start).lineage
     )
     return Drawn(events, f"{{{text}}}", start, limits, stuck)
 
@@ -194,7 +194,7 @@ TRAPS = [("A", 80), ("A", 119), ("B", 60), ("C", 20), ("A", 0)]
 
 def our_rounds(case: Drawn, count: int) -> list[dict[str, Any]]:
     """Rounds of deletions that succeed, but for stuck segments."""
-    log, replica, found = remote_log(case.events), Replica(epochs(case.lineage), case.start, 300, 0), []
+    log, replica, found = remote_log(case.events), TierLeader(epochs(case.lineage), case.start, 300, 0), []
     for _ in range(count):
         done = remote_round(log, replica, case.limits, 100)
         tried = []
@@ -228,7 +228,7 @@ def test_kafkas_class_tries_the_same_deletions_and_moves_the_log_start_as_far(ka
         if any(len(set(one["tried"])) < len(one["tried"]) for one in kafkas):
             kafkas, ours = in_all(kafkas), in_all(ours)
         assert kafkas == ours, case
-        log, replica = remote_log(case.events), Replica(epochs(case.lineage), case.start, 300, 0)
+        log, replica = remote_log(case.events), TierLeader(epochs(case.lineage), case.start, 300, 0)
         stuck = {segment_id(name) for name in case.stuck if segment_id(name) in log.deletions}
         if len(stuck) == len(case.stuck):
             ends = answer["rounds"][-1]["log_start"]
@@ -274,7 +274,7 @@ def test_rounds_delete_what_a_real_broker_deleted(
             now_ms = max(
                 now_ms, event.segment.event_time_ms if isinstance(event, SegmentEvent) else event.event_time_ms
             )
-    done = remote_round(copies, Replica(epochs(lineage), start, 2000, 0), limits, now_ms)
+    done = remote_round(copies, TierLeader(epochs(lineage), start, 2000, 0), limits, now_ms)
     assert len(gone) == deleted
     assert {one.segment.id for one in done.deletions} == set(gone)
     assert done.log_start == facts("local-tiered")["partitions"][partition]["log_start_offset"]

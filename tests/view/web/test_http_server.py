@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import pytest
 
-from cordwood.view.web.http_server import CONNECTIONS_MAX, HOST, THREADS, Answer, HttpServer, Request
+from cordwood.view.web.http_server import CONNECTIONS_MAX, HOST, THREADS, HttpServer, Request, Response
 
 
 class Served:
@@ -19,16 +19,16 @@ class Served:
         self.may_end, self.calls = threading.Event(), 0
         self.server = HttpServer(0)
         self.server.start(
-            {"/quick": lambda _: Answer(HTTPStatus.OK, b"quick"), "/fail": self._fail, "/slow": self._slow}
+            {"/quick": lambda _: Response(HTTPStatus.OK, b"quick"), "/fail": self._fail, "/slow": self._slow}
         )
 
-    def _fail(self, _: Request) -> Answer:
+    def _fail(self, _: Request) -> Response:
         raise ValueError("why it fails")
 
-    def _slow(self, _: Request) -> Answer:
+    def _slow(self, _: Request) -> Response:
         self.calls += 1
         assert self.may_end.wait(60)
-        return Answer(HTTPStatus.OK, b"slow")
+        return Response(HTTPStatus.OK, b"slow")
 
     def ask(self, request: str) -> socket.socket:
         client = socket.create_connection((HOST, self.server.port), timeout=60)

@@ -12,7 +12,7 @@ import pytest
 from cordwood.cli.view import dump_lines
 from cordwood.commands.options import WhyOptions
 from cordwood.view.node_look import NodeLook, Step
-from cordwood.view.web.http_server import Answer, Request
+from cordwood.view.web.http_server import Request, Response
 from cordwood.view.web.site import Site
 from tests.command import run
 from tests.logs import append, batch, write_log
@@ -98,7 +98,7 @@ def test_pages_are_there_before_groups_are_known() -> None:
     look = NodeLook(("/data",), NOW, step=Step.WHY, partitions_done=1, partitions_all=3)
     routes = Site(lambda: look, OPTIONS, dump_lines).routes()
 
-    def ask(target: str) -> Answer:
+    def ask(target: str) -> Response:
         return routes[target](Request("GET", target, {"id": "g"}, {}))
 
     for target in ("/groups", "/transactions", "/group"):

@@ -523,7 +523,7 @@ def miscounted(cleaned: Cleaned, batches: int, records: int) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SegmentTotals:
     """Totals and faults of a segment."""
 
     batches: int
@@ -531,7 +531,7 @@ class _Seen:
     faults: list[str]
 
 
-def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
+def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_SegmentTotals]:
     """Read the segments, two at a time unless they are too few or too small."""
     if len(segments) == 1 or sum(segment.size_bytes for segment in segments) < _ALONE_BYTES:
         return list(map(_look_at, segments, ends))
@@ -539,22 +539,22 @@ def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
         return list(pool.map(_look_at, segments, ends))
 
 
-def _look_at(segment: Segment, end: int) -> _Seen:
+def _look_at(segment: Segment, end: int) -> _SegmentTotals:
     written, last = WrittenSegment(segment), segment.base_offset - 1
     with segment.open() as file:
         for item in WindowReader(file, Checks.ONCE, base_offset=segment.base_offset, search=False):
             if not isinstance(item, BatchWindow):
-                return _Seen(0, 0, [f"position {item.position}: {item.what}"])
+                return _SegmentTotals(0, 0, [f"position {item.position}: {item.what}"])
             batches, valid = item.batches, is_valid(item.batches)
             if not valid.all():
-                return _Seen(0, 0, [f"position {batches['position'][np.argmin(valid)]}: CRC-32C mismatch"])
+                return _SegmentTotals(0, 0, [f"position {batches['position'][np.argmin(valid)]}: CRC-32C mismatch"])
             starts, lasts = batches["base_offset"], batches["last_offset"]
             if (lasts < starts).any() or (starts[1:] <= lasts[:-1]).any():
-                return _Seen(0, 0, ["offsets do not ascend"])
+                return _SegmentTotals(0, 0, ["offsets do not ascend"])
             if starts[0] <= last or lasts[-1] >= end:
                 what = f"offsets {starts[0]} to {lasts[-1]} are not from {last + 1} to {end - 1}"
-                return _Seen(0, 0, [what])
+                return _SegmentTotals(0, 0, [what])
             last = int(lasts[-1])
             written.add(batches)
             del item, batches
-    return _Seen(written.batches, written.records, [*written.faults()])
+    return _SegmentTotals(written.batches, written.records, [*written.faults()])

@@ -17,12 +17,12 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.exchange import NewSegment, largest_timestamp, stage
 from cordwood.storage.tier.remote_log import Answer
-from cordwood.storage.tier.replacing import Piece, epochs_of, lineage_at_end, pieces_of
+from cordwood.storage.tier.replacing import SegmentPiece, epochs_of, lineage_at_end, pieces_of
 from cordwood.storage.tier.segments import CopyState, RemoteSegment
 from cordwood.storage.tier.store import TierStore
 
 
-def pieces_of_output(log: LogView, output: Output) -> list[Piece]:
+def pieces_of_output(log: LogView, output: Output) -> list[SegmentPiece]:
     """Return the pieces of a cleaned range.
 
     Args:
@@ -39,7 +39,7 @@ def new_segment(
     fs: LocalFileSystem,
     store: TierStore,
     log: LogView,
-    piece: Piece,
+    piece: SegmentPiece,
     sources: Sequence[Answer],
     lineage: Sequence[EpochEntry],
     written: str,
@@ -84,7 +84,7 @@ def new_segment(
     return NewSegment(segment, files, like)
 
 
-def replaced_bytes(log: LogView, pieces: Sequence[Piece]) -> int:
+def replaced_bytes(log: LogView, pieces: Sequence[SegmentPiece]) -> int:
     """Return the size of the `.log` files of a log that pieces replace."""
     sizes: Mapping[int, int] = {one.base_offset: one.size_bytes for one in log.segments}
     bases = {base for piece in pieces for base in sizes if piece.first_offset <= base <= piece.last_offset}

@@ -170,7 +170,7 @@ class Uncommitted:
         return cls(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-class KeyTable(ABC):
+class SlotTable(ABC):
     """A growing hash table with a slot per key. A subclass decides what a slot holds."""
 
     def __init__(self, expected: int) -> None:
@@ -232,7 +232,7 @@ class KeyTable(ABC):
         return int(_FULL * table.size) if insert else table.size
 
 
-class LastRecords(KeyTable):
+class LastRecords(SlotTable):
     """A table from a key's fingerprint to its last record, SLOT[keys]."""
 
     def __init__(self, uncommitted: Uncommitted, expected: int = 0, entry: np.dtype[np.void] = ENTRY) -> None:
@@ -303,7 +303,7 @@ def merge_hash_ranges(
     chunks: Sequence[Kept],
     hash_ranges: int,
     scratch: Scratch,
-    table_for: Callable[[int], KeyTable],
+    table_for: Callable[[int], SlotTable],
     *,
     read_entries: int = _READ_ENTRIES,
     entry: np.dtype[np.void] = ENTRY,
@@ -330,7 +330,7 @@ def _merged(
     chunks: Sequence[Kept],
     number: int,
     reader: ScratchReader,
-    table_for: Callable[[int], KeyTable],
+    table_for: Callable[[int], SlotTable],
     read_entries: int,
     entry: np.dtype[np.void],
 ) -> Slots:

@@ -29,7 +29,6 @@ from cordwood.cleaning.proof.keys import KeyRules, Uncommitted, judge_hash_range
 from cordwood.cleaning.proof.pairs import Count, Facts, Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
 from cordwood.cleaning.proof.reading import PairRange, joined, ranges_of
-from cordwood.cleaning.proof.room import HERE_BYTES, WHOLE_HERE_BYTES
 from cordwood.cleaning.proof.scratch import Kept
 from cordwood.cleaning.proof.site import ATTEMPTS, Lost, TaskSite, lost_too_often, run_tasks
 from cordwood.cleaning.proof.transactions import ABORTED, judge_transactions
@@ -51,7 +50,7 @@ from cordwood.storage.recovery.replay import Producers, headers_from, newest_sna
 ProducerState = tuple[int, int, int, int]
 #: A violation that is not about a record: its kind, its text and the path of the file.
 Fault = tuple[ViolationKind, str, str]
-RANGE_BYTES = room.RANGE_BYTES
+RANGE_BYTES, HERE_BYTES, WHOLE_HERE_BYTES = room.RANGE_BYTES, room.HERE_BYTES, room.WHOLE_HERE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

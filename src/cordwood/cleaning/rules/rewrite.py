@@ -490,7 +490,7 @@ def _encode(
     plain = int(headers["attributes"][chosen[0]]) & CODEC_MASK == Codec.NONE
     room = int(measure_bodies(address, rows, keep, index_of, anew)) + HEADER.size * chosen.size
     if room > thinning.LARGE_BYTES:
-        records = _Records(columns, index_of, headers)
+        records = _RecordEncoder(columns, index_of, headers)
         for at in chosen.tolist():
             _encode_large(records, columns.rows[keep & (index_of[rows["batch"]] == at)], at, places)
         return
@@ -522,7 +522,7 @@ def _finish(
     places.put(target, chosen, starts)
 
 
-def _encode_large(records: _Records, rows: RecordRows, at: int, places: _Places) -> None:
+def _encode_large(records: _RecordEncoder, rows: RecordRows, at: int, places: _Places) -> None:
     """Encode a large batch without a second copy of its large records in memory.
 
     An uncompressed batch becomes views of the input, with the encoded fields between them. For a compressed batch, the
@@ -554,7 +554,7 @@ def _encode_large(records: _Records, rows: RecordRows, at: int, places: _Places)
 
 
 @dataclass(frozen=True, slots=True)
-class _Records:
+class _RecordEncoder:
     """Encodes records of large batches.
 
     Attributes:

@@ -36,7 +36,7 @@ from cordwood.common.errors import DataError, RequestError
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import TopicPartition
 from cordwood.comparison.comparing import compare_partitions
-from cordwood.comparison.entries import Sample
+from cordwood.comparison.entries import KeyShare
 from cordwood.comparison.values import PartitionComparison
 from cordwood.fs.base import is_full
 from cordwood.fs.posix import PosixFileSystem
@@ -236,7 +236,7 @@ def _agreeing(
         counters = Counters(jobs.location, jobs.progress)
         task_site = TaskSite(jobs.location, Scratch(scratch.location(), folder), counters.counting)
         cores = jobs.runner([1]).cores
-        found = compare_partitions(jobs.each, cores, jobs.fs, partitions, task_site, Sample(1.0))
+        found = compare_partitions(jobs.each, cores, jobs.fs, partitions, task_site, KeyShare(1.0))
     for name, compared in zip(names, found, strict=True):
         if compared.agrees:
             yield name

@@ -555,7 +555,7 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _SegmentPart:
     """A part of a segment, in bytes."""
 
     segment: SegmentFacts
@@ -568,19 +568,19 @@ class _Part:
         return round(self.segment.disk_bytes * self.size_bytes / size) if size else self.segment.disk_bytes
 
 
-def _of_bases(log: LogFacts, bases: Collection[int]) -> list[_Part]:
+def _of_bases(log: LogFacts, bases: Collection[int]) -> list[_SegmentPart]:
     """Return whole segments as parts."""
-    return [_Part(one, one.size_bytes) for one in log.segments if one.base_offset in bases]
+    return [_SegmentPart(one, one.size_bytes) for one in log.segments if one.base_offset in bases]
 
 
-def _blocks(parts: Iterable[_Part]) -> int:
+def _blocks(parts: Iterable[_SegmentPart]) -> int:
     return sum(part.blocks for part in parts)
 
 
 def _retained(
     kind: CauseKind,
     what: str,
-    parts: Sequence[_Part],
+    parts: Sequence[_SegmentPart],
     next_step: str,
     by_itself: str = "",
     evidence: tuple[Evidence, ...] = (),
@@ -590,11 +590,13 @@ def _retained(
     return Cause(kind, what, size, next_step, by_itself, evidence, Way.RETENTION, _blocks(parts))
 
 
-def _old_parts(facts: PartitionFacts, segments: Iterable[SegmentFacts], limit_ms: int) -> list[_Part]:
+def _old_parts(facts: PartitionFacts, segments: Iterable[SegmentFacts], limit_ms: int) -> list[_SegmentPart]:
     """Return the records older than `retention.ms` in some segments, as far as they are known."""
     horizon_ms = facts.now_ms - limit_ms
     parts = (
-        _Part(one, one.size_bytes if one.largest_timestamp < horizon_ms else facts.old_bytes.get(one.base_offset, 0))
+        _SegmentPart(
+            one, one.size_bytes if one.largest_timestamp < horizon_ms else facts.old_bytes.get(one.base_offset, 0)
+        )
         for one in segments
     )
     return [part for part in parts if part.size_bytes]
@@ -637,7 +639,7 @@ def _behind_younger(facts: PartitionFacts, stays: Sequence[SegmentFacts], limit_
     if ahead is not None:
         first = stays[ahead]
         behind = _old_parts(facts, stays[-1:], limit_ms) if ahead < len(stays) - 1 else []
-        parts = [_Part(one, one.size_bytes) for one in stays[ahead : max(ahead + 1, len(stays) - 1)]] + behind
+        parts = [_SegmentPart(one, one.size_bytes) for one in stays[ahead : max(ahead + 1, len(stays) - 1)]] + behind
         until = f"the segment from offset {first.base_offset} on goes at {utc(first.largest_timestamp + limit_ms)}"
         what = (
             f"the segment from offset {first.base_offset} on claims to have records of {utc(first.largest_timestamp)}, "
@@ -676,7 +678,7 @@ def _in_active(facts: PartitionFacts, stays: Sequence[SegmentFacts], limits: Map
     parts = old
     name, rule = "retention.ms", "which goes as a whole, once its newest record is older"
     if beyond > sum(part.size_bytes for part in old):
-        parts, name, rule = [_Part(active, beyond)], "retention.bytes", "which retention.bytes does not delete"
+        parts, name, rule = [_SegmentPart(active, beyond)], "retention.bytes", "which retention.bytes does not delete"
     if not parts:
         return
     what = f"{bytes_text(_blocks(parts))} are beyond {name}, but in its active segment, {rule}"

@@ -34,7 +34,7 @@ from cordwood.storage.formats.filenames import LOG_START_OFFSETS
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.tier.remote_log import Attempts, first_listed, within_lineage
-from cordwood.storage.tier.retention import RemoteLimits, RemoteRound, RemoteRule, Replica, remote_round, settled
+from cordwood.storage.tier.retention import RemoteLimits, RemoteRound, RemoteRule, TierLeader, remote_round, settled
 from cordwood.storage.tier.segments import CopyState, RemoteSegment
 from cordwood.storage.tier.store import RemotePart
 
@@ -74,7 +74,7 @@ def _remote_limits(facts: PartitionFacts) -> RemoteLimits:
     return RemoteLimits(facts.config.integer("retention.ms"), facts.config.integer("retention.bytes"))
 
 
-def _replica(facts: PartitionFacts, part: RemotePart) -> Replica:
+def _replica(facts: PartitionFacts, part: RemotePart) -> TierLeader:
     assert facts.log is not None, "its tier is known"
     # As in Kafka, a segment that begins at the copied offset counts twice.
     waiting = [one for one in facts.local_segments if one.base_offset >= part.copied_offset]
@@ -82,7 +82,7 @@ def _replica(facts: PartitionFacts, part: RemotePart) -> Replica:
     if facts.cleaner.live and part.lineage:
         # A broker cuts its leader epochs at once, and writes the checkpoint up to a minute later.
         start = max(start, part.lineage[0].start_offset)
-    return Replica(part.lineage, start, facts.log.log_end_offset, sum(one.size_bytes for one in waiting))
+    return TierLeader(part.lineage, start, facts.log.log_end_offset, sum(one.size_bytes for one in waiting))
 
 
 def _remote_round(facts: PartitionFacts, part: RemotePart) -> RemoteRound:

@@ -47,7 +47,7 @@ class _Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DecodedSnapshot:
     """A decoded producer snapshot.
 
     Attributes:
@@ -64,7 +64,7 @@ class Snapshot:
 class SnapshotCheck:
     """Replays producer state from batch headers, and compares each snapshot at its offset."""
 
-    def __init__(self, snapshots: Iterable[Snapshot], findings: Findings) -> None:
+    def __init__(self, snapshots: Iterable[DecodedSnapshot], findings: Findings) -> None:
         self._waiting = sorted(snapshots, key=lambda one: one.offset)
         self._findings = findings
         self._producers: dict[int, _Producer] = {}
@@ -152,7 +152,7 @@ class SnapshotCheck:
             elif control_type in (ControlType.ABORT, ControlType.COMMIT):
                 state.open_first = NONE
 
-    def _compare(self, snapshot: Snapshot) -> None:
+    def _compare(self, snapshot: DecodedSnapshot) -> None:
         if snapshot.offset > self._next_offset:
             self._whole_from = snapshot.offset  # the log has a hole before this offset
             if self._is_behind_jump:
@@ -235,7 +235,7 @@ class SnapshotCheck:
 
 def decode_snapshots(
     files: Mapping[int, tuple[str, bytes]], findings: Findings, *, rebuilt_above: int | None
-) -> list[Snapshot]:
+) -> list[DecodedSnapshot]:
     """Decode the snapshots of a partition, and report snapshots that fail to decode.
 
     Args:
@@ -246,7 +246,7 @@ def decode_snapshots(
     for offset, (path, data) in files.items():
         rebuilt = rebuilt_above is not None and offset > rebuilt_above
         try:
-            snapshots.append(Snapshot(path, offset, producer_state.decode_rows(data, path), rebuilt))
+            snapshots.append(DecodedSnapshot(path, offset, producer_state.decode_rows(data, path), rebuilt))
         except CorruptFileError as error:
             findings.add(Kind.SNAPSHOT_UNREADABLE, path, error.what, position=error.position)
     return snapshots
@@ -256,7 +256,7 @@ def decode_snapshots(
 
 
 @dataclass
-class _Run:
+class _EpochRun:
     """Adjacent batches of the same leader epoch."""
 
     epoch: int
@@ -276,7 +276,7 @@ class EpochCheck:
     def __init__(self, log_start_offset: int) -> None:
         self.segment_path = ""
         self._log_start_offset = log_start_offset
-        self._runs: list[_Run] = []
+        self._runs: list[_EpochRun] = []
 
     def add(self, batches: BatchRows) -> None:
         """Add the next valid batches."""
@@ -292,7 +292,7 @@ class EpochCheck:
                 self._runs[-1].last_offset = last
             elif len(self._runs) <= _RUNS_MAX:
                 first = max(int(batches["base_offset"][start]), self._log_start_offset)
-                self._runs.append(_Run(epoch, first, last, self.segment_path, int(batches["position"][start])))
+                self._runs.append(_EpochRun(epoch, first, last, self.segment_path, int(batches["position"][start])))
 
     def end(
         self,
@@ -368,9 +368,9 @@ class EpochCheck:
             assign(kept, entry)
         return LeaderEpochs(tuple(kept)), in_order
 
-    def _ordered(self, findings: Findings) -> list[_Run]:
+    def _ordered(self, findings: Findings) -> list[_EpochRun]:
         """Report the runs that break the order of epochs, and return the runs that are in order."""
-        kept: list[_Run] = []
+        kept: list[_EpochRun] = []
         for run in self._runs:
             if kept and run.epoch < kept[-1].epoch:
                 before = kept[-2].epoch if len(kept) > 1 else NONE

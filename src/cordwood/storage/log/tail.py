@@ -153,7 +153,7 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
 
 
 @dataclass
-class Patience:
+class TailPatience:
     """Decides when bytes that do not form a batch are damage: no append takes this long.
 
     Attributes:
@@ -191,7 +191,7 @@ class FollowedLog:
     isolation: Isolation | None
     end_offset: int = 0
     transactions: Transactions = field(default_factory=Transactions)
-    patience: Patience = field(default_factory=Patience)
+    patience: TailPatience = field(default_factory=TailPatience)
     damage: CorruptBatchError | None = None
     _tails: deque[Tail] = field(default_factory=lambda: deque(maxlen=_TAILS_MAX))
     _resume: Cut | None = None

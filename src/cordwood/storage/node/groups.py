@@ -201,7 +201,7 @@ class GroupListing(Presentable):
 # ---- from records to groups ------------------------------------------------------------------------------------------
 
 
-class _Part(StrEnum):
+class _GroupRecord(StrEnum):
     """Kinds of records about consumer, share and streams groups."""
 
     GROUP = "group"
@@ -212,13 +212,13 @@ class _Part(StrEnum):
     TOPOLOGY = "topology"
 
 
-def _parts(prefix: str, kind: GroupType) -> dict[str, tuple[GroupType, _Part]]:
+def _parts(prefix: str, kind: GroupType) -> dict[str, tuple[GroupType, _GroupRecord]]:
     return {
-        f"{prefix}Metadata": (kind, _Part.GROUP),
-        f"{prefix}MemberMetadata": (kind, _Part.MEMBER),
-        f"{prefix}TargetAssignmentMetadata": (kind, _Part.TARGET_EPOCH),
-        f"{prefix}TargetAssignmentMember": (kind, _Part.TARGET),
-        f"{prefix}CurrentMemberAssignment": (kind, _Part.CURRENT),
+        f"{prefix}Metadata": (kind, _GroupRecord.GROUP),
+        f"{prefix}MemberMetadata": (kind, _GroupRecord.MEMBER),
+        f"{prefix}TargetAssignmentMetadata": (kind, _GroupRecord.TARGET_EPOCH),
+        f"{prefix}TargetAssignmentMember": (kind, _GroupRecord.TARGET),
+        f"{prefix}CurrentMemberAssignment": (kind, _GroupRecord.CURRENT),
     }
 
 
@@ -226,7 +226,7 @@ _PARTS = {
     **_parts("ConsumerGroup", GroupType.CONSUMER),
     **_parts("ShareGroup", GroupType.SHARE),
     **_parts("StreamsGroup", GroupType.STREAMS),
-    "StreamsGroupTopology": (GroupType.STREAMS, _Part.TOPOLOGY),
+    "StreamsGroupTopology": (GroupType.STREAMS, _GroupRecord.TOPOLOGY),
 }
 #: Number of the record type ShareUpdate, which changes a share partition's state.
 SHARE_UPDATE = 1
@@ -249,12 +249,12 @@ class _Draft:
 
     coordinator: int
     classic: Mapping[str, Any] | None = None
-    parts: dict[tuple[GroupType, _Part], dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    parts: dict[tuple[GroupType, _GroupRecord], dict[str, Mapping[str, Any]]] = field(default_factory=dict)
     offsets: dict[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
     pending: dict[tuple[TopicPartition, int], Mapping[str, Any]] = field(default_factory=dict)
     shares: dict[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
 
-    def part(self, kind: GroupType, part: _Part) -> dict[str, Mapping[str, Any]]:
+    def part(self, kind: GroupType, part: _GroupRecord) -> dict[str, Mapping[str, Any]]:
         return self.parts.get((kind, part), {})
 
     @property
@@ -265,7 +265,7 @@ class _Draft:
     @property
     def type(self) -> GroupType:
         """Type of the group; a group that only commits offsets is classic."""
-        for part in (_Part.GROUP, _Part.MEMBER):
+        for part in (_GroupRecord.GROUP, _GroupRecord.MEMBER):
             for kind in _NEWER:
                 if self.part(kind, part):
                     return kind
@@ -377,15 +377,17 @@ class GroupBuilder:
 
     def _newer(self, group_id: str, draft: _Draft) -> Group:
         kind = draft.type
-        group = draft.part(kind, _Part.GROUP).get("", {})
+        group = draft.part(kind, _GroupRecord.GROUP).get("", {})
         epoch = group.get("epoch")
-        target_epoch = draft.part(kind, _Part.TARGET_EPOCH).get("", {}).get("assignment_epoch")
-        sources = _sources(draft.part(kind, _Part.TOPOLOGY).get("", {}))
+        target_epoch = draft.part(kind, _GroupRecord.TARGET_EPOCH).get("", {}).get("assignment_epoch")
+        sources = _sources(draft.part(kind, _GroupRecord.TOPOLOGY).get("", {}))
         members = tuple(
-            self._member(draft, kind, member_id, sources) for member_id in sorted(draft.part(kind, _Part.MEMBER))
+            self._member(draft, kind, member_id, sources) for member_id in sorted(draft.part(kind, _GroupRecord.MEMBER))
         )
         assignors = Counter(
-            one["server_assignor"] for one in draft.part(kind, _Part.MEMBER).values() if one.get("server_assignor")
+            one["server_assignor"]
+            for one in draft.part(kind, _GroupRecord.MEMBER).values()
+            if one.get("server_assignor")
         )
         offsets = self._shares(draft) if kind is GroupType.SHARE else None
         committed, pending = self._offsets(draft, _owners(members))
@@ -407,9 +409,9 @@ class GroupBuilder:
     def _member(
         self, draft: _Draft, kind: GroupType, member_id: str, sources: Mapping[str, tuple[str, ...]]
     ) -> GroupMember:
-        value = draft.part(kind, _Part.MEMBER)[member_id]
-        current = draft.part(kind, _Part.CURRENT).get(member_id, {})
-        target = draft.part(kind, _Part.TARGET).get(member_id, {})
+        value = draft.part(kind, _GroupRecord.MEMBER)[member_id]
+        current = draft.part(kind, _GroupRecord.CURRENT).get(member_id, {})
+        target = draft.part(kind, _GroupRecord.TARGET).get(member_id, {})
         tasks = {}
         if kind is GroupType.STREAMS:
             tasks = {one: _task_names(current.get(f"{one}_tasks", ())) for one in _TASKS}
@@ -496,19 +498,19 @@ def _known(number: int) -> int | None:
 
 
 def _state(draft: _Draft, kind: GroupType, epoch: int | None, target_epoch: int | None) -> str:
-    members = draft.part(kind, _Part.MEMBER)
+    members = draft.part(kind, _GroupRecord.MEMBER)
     if not members:
         return "Empty"
     if kind is GroupType.SHARE:
         return "Stable"
     if kind is GroupType.STREAMS:
-        validated = draft.part(kind, _Part.GROUP).get("", {}).get("validated_topology_epoch", NONE)
-        if draft.part(kind, _Part.TOPOLOGY).get("", {}).get("epoch") != validated:
+        validated = draft.part(kind, _GroupRecord.GROUP).get("", {}).get("validated_topology_epoch", NONE)
+        if draft.part(kind, _GroupRecord.TOPOLOGY).get("", {}).get("epoch") != validated:
             return "NotReady"
     target_epoch = NONE if target_epoch is None else target_epoch
     if epoch is not None and epoch > target_epoch:
         return "Assigning"
-    current = draft.part(kind, _Part.CURRENT)
+    current = draft.part(kind, _GroupRecord.CURRENT)
     for member_id in members:
         one = current.get(member_id, {})
         if one.get("state") != _STABLE[kind] or one.get("member_epoch") != target_epoch:

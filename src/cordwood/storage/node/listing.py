@@ -178,7 +178,7 @@ class RemoteListing:
     local_start_offset: int
 
 
-class Role(StrEnum):
+class ReplicaRole(StrEnum):
     """The role of a broker's replica by the cluster's metadata."""
 
     LEADER = "leader"
@@ -226,7 +226,7 @@ class PartitionListing:
     disk_share: float | None = None
     remote: RemoteListing | None = None
     broker: str = ""
-    role: Role | None = None
+    role: ReplicaRole | None = None
 
     def __str__(self) -> str:
         states = f", {', '.join(self.states)}" if self.states else ""
@@ -406,7 +406,7 @@ class BrokerListing:
     def of(cls, node: Node, partitions: Sequence[PartitionListing]) -> BrokerListing:
         """Sum up the listed partitions of a node."""
         own = [one for one in partitions if one.broker == node.name]
-        leads = None if node.metadata is None else sum(one.role is Role.LEADER for one in own)
+        leads = None if node.metadata is None else sum(one.role is ReplicaRole.LEADER for one in own)
         # Some partitions are not compacted, so these are sums over the compacted ones.
         clean, dirty = ([one.clean_bytes for one in own], [one.dirty_bytes for one in own])
         sums = replace(
@@ -678,7 +678,7 @@ def _partition(
                 segments = _segments(log, index_entries, segments_at_a_time, exact=exact or by_request)
             else:
                 segments = tuple(
-                    _segment(log, one, _Tally(), index_entries=False, is_read=False) for one in log.segments
+                    _segment(log, one, _HeaderTally(), index_entries=False, is_read=False) for one in log.segments
                 )
             log_start = log.log_start_offset
             log_end = _log_end_offset(log, segments)
@@ -736,7 +736,7 @@ def _partition(
     )
 
 
-def _role(node: Node, partition: TopicPartition) -> Role | None:
+def _role(node: Node, partition: TopicPartition) -> ReplicaRole | None:
     """Return a broker's role for a partition by the metadata; None if unknown."""
     if node.node_id is None or node.metadata is None or node.metadata.problems:
         return None
@@ -745,12 +745,12 @@ def _role(node: Node, partition: TopicPartition) -> Role | None:
     if known is None:
         return None
     if node.node_id not in known.replicas:
-        return Role.NOT_ASSIGNED
+        return ReplicaRole.NOT_ASSIGNED
     if node.node_id == known.leader:
-        return Role.LEADER
+        return ReplicaRole.LEADER
     if node.node_id in known.isr:
-        return Role.IN_SYNC
-    return Role.ELIGIBLE if node.node_id in known.eligible_leader_replicas else Role.NOT_IN_SYNC
+        return ReplicaRole.IN_SYNC
+    return ReplicaRole.ELIGIBLE if node.node_id in known.eligible_leader_replicas else ReplicaRole.NOT_IN_SYNC
 
 
 def _remote(part: RemotePart, segments: Sequence[SegmentListing]) -> RemoteListing:
@@ -878,7 +878,7 @@ def _segments(log: LogView, index_entries: bool, at_a_time: int, *, exact: bool)
 
 
 def _read_segment(log: LogView, segment: Segment, index_entries: bool, *, exact: bool) -> SegmentListing:
-    tally = _Tally()
+    tally = _HeaderTally()
     try:
         sample = None if exact else sample_headers(segment, search=not log.live)
         if sample is not None:
@@ -899,7 +899,7 @@ def _read_segment(log: LogView, segment: Segment, index_entries: bool, *, exact:
 
 
 @dataclass
-class _Tally:
+class _HeaderTally:
     """Sums over the batch headers of a segment. `times` holds first and largest timestamps of batches."""
 
     batches: int = 0
@@ -971,7 +971,7 @@ def _record_counts(batches: BatchRows) -> np.ndarray[tuple[int], np.dtype[np.int
 
 
 def _segment(
-    log: LogView, segment: Segment, tally: _Tally, index_entries: bool, *, is_read: bool = True
+    log: LogView, segment: Segment, tally: _HeaderTally, index_entries: bool, *, is_read: bool = True
 ) -> SegmentListing:
     records = tally.records
     exact = is_read and not tally.estimates and tally.wrapper_bytes == 0 and tally.unreadable is None

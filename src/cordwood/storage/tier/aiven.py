@@ -114,7 +114,7 @@ class Encryption:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Manifest:
+class AivenManifest:
     """A decoded manifest.
 
     Attributes:
@@ -205,7 +205,7 @@ def _compact_string(value: bytes | None) -> str | None:
 # ---- manifest --------------------------------------------------------------------------------------------------------
 
 
-def decode_manifest(data: bytes, path: str) -> Manifest:
+def decode_manifest(data: bytes, path: str) -> AivenManifest:
     """Decode a manifest.
 
     Raises:
@@ -231,10 +231,10 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
                 raise index.refused("size", f"0 or at least {smallest}, as it is encrypted,")
             places[kind] = (position, size)
     segment = _segment(fields.fields("remoteLogSegmentMetadata"), chunks.size_bytes)
-    return Manifest(segment, chunks, places, is_compressed, encryption)
+    return AivenManifest(segment, chunks, places, is_compressed, encryption)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: AivenManifest) -> bytes:
     """Encode the manifest of a segment that is neither compressed nor encrypted, as the plugin does."""
     assert manifest.chunks.ends is None and not manifest.is_compressed and manifest.encryption is None
     chunks, one = manifest.chunks, manifest.segment
@@ -349,7 +349,7 @@ class AivenLayout(Layout):
         self._prefix: str | None = None
         self._lock = threading.Lock()
         #: Manifests by path; the one used last is at the end.
-        self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+        self._manifests: OrderedDict[str, AivenManifest] = OrderedDict()
         #: Open objects with indexes by path; the one used last is at the end.
         self._indexes: OrderedDict[str, ReadableFile] = OrderedDict()
         #: Number of objects that were opened in the folder of each partition, up to its listing.
@@ -384,7 +384,7 @@ class AivenLayout(Layout):
             file.close()
             raise
 
-    def manifest(self, segment: RemoteSegment) -> Manifest:
+    def manifest(self, segment: RemoteSegment) -> AivenManifest:
         """Read the manifest of a segment, and compare it with the segment.
 
         Raises:
@@ -441,7 +441,7 @@ class AivenLayout(Layout):
                 places[kind] = (sum(map(len, pieces[:-1])), len(pieces[-1]))
         self.store.put(indexes, b"".join(pieces))
         chunks = ChunkIndex(chunk_bytes, segment.size_bytes, chunk_bytes, segment.size_bytes)
-        data = encode_manifest(Manifest(segment, chunks, places, is_compressed=False, encryption=None))
+        data = encode_manifest(AivenManifest(segment, chunks, places, is_compressed=False, encryption=None))
         self.store.put(manifest, data)
         if like is None or like.custom_metadata is None:
             return None
@@ -509,7 +509,7 @@ class AivenLayout(Layout):
                 raise CorruptFileError(f"the manifest is of another segment, {object_stem(segment)}", path=path)
             yield segment
 
-    def _opened(self, file: ReadableFile, manifest: Manifest, kind: FileKind) -> ReadableFile:
+    def _opened(self, file: ReadableFile, manifest: AivenManifest, kind: FileKind) -> ReadableFile:
         """Return the plain file that an object, or a part of it, holds."""
         cipher = None
         if (encryption := manifest.encryption) is not None:
@@ -575,7 +575,7 @@ class AivenLayout(Layout):
                 self._indexes.popitem(last=False)  # readers go on: it is no file of this machine
         return _SharedFile(file)
 
-    def _read_manifest(self, path: str) -> Manifest:
+    def _read_manifest(self, path: str) -> AivenManifest:
         with self._lock:
             if (known := self._manifests.get(path)) is not None:
                 self._manifests.move_to_end(path)

@@ -32,7 +32,7 @@ from cordwood.storage.log.files import checksum, read_file, write_file
 from cordwood.storage.tier.local import Layout
 from cordwood.storage.tier.metadata_log import MetadataLog
 from cordwood.storage.tier.packed import SIZED, TierSegment
-from cordwood.storage.tier.replacing import Piece, deleted, events_of
+from cordwood.storage.tier.replacing import SegmentPiece, deleted, events_of
 from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEvent, decode_event, encode_event
 from cordwood.storage.tier.store import RemotePart, TierStore
 
@@ -61,7 +61,7 @@ class Moved:
 def stage(
     store: TierStore,
     path: str,
-    piece: Piece,
+    piece: SegmentPiece,
     lineage: Sequence[EpochEntry],
     snapshot: bytes,
     written: str,
@@ -101,7 +101,7 @@ def stage(
     return files
 
 
-def _rebased(store: Store, path: str, kind: FileKind, piece: Piece) -> bytes:
+def _rebased(store: Store, path: str, kind: FileKind, piece: SegmentPiece) -> bytes:
     """Return an index with its offsets relative to the first offset of a piece."""
     data = read_file(store, path)
     if kind is FileKind.OFFSET_INDEX:
@@ -111,7 +111,7 @@ def _rebased(store: Store, path: str, kind: FileKind, piece: Piece) -> bytes:
     return time_index.encode(replace(time_index.decode(data, piece.base_offset), base_offset=piece.first_offset))
 
 
-def largest_timestamp(store: Store, files: Mapping[FileKind, str], piece: Piece, otherwise: int) -> int:
+def largest_timestamp(store: Store, files: Mapping[FileKind, str], piece: SegmentPiece, otherwise: int) -> int:
     """Return the largest timestamp of a piece, by its time index; `otherwise` if that has no entry."""
     if FileKind.TIME_INDEX not in files:
         return otherwise

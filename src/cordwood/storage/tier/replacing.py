@@ -23,7 +23,7 @@ from cordwood.storage.tier.segments import CopyState, RemoteSegment, SegmentEven
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentPiece:
     """A part of the log that is one segment after the clean.
 
     Attributes:
@@ -47,7 +47,7 @@ def pieces_of(
     kept: Collection[int],
     last_offsets: Mapping[int, int],
     sizes: Mapping[int, int],
-) -> list[Piece]:
+) -> list[SegmentPiece]:
     """Return the pieces of a cleaned range, in order.
 
     Args:
@@ -62,12 +62,12 @@ def pieces_of(
         lasts = [*(first - 1 for first in firsts[1:]), last_offsets[replaced[-1]]]
         for base, first, last in zip(outputs, firsts, lasts, strict=True):
             is_written = base not in kept
-            found.append(Piece(base, first, last, sizes[base], is_written, is_new=is_written))
+            found.append(SegmentPiece(base, first, last, sizes[base], is_written, is_new=is_written))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class TierReplacement:
     """The new segments of a tier, and the old ones that they replace.
 
     Attributes:
@@ -77,13 +77,13 @@ class Replacement:
         staying: the answers that stay.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SegmentPiece, ...]
     sources: tuple[tuple[Answer, ...], ...]
     replaced: tuple[RemoteSegment, ...]
     staying: tuple[Answer, ...]
 
 
-def plan_replacement(pieces: Sequence[Piece], answered: Sequence[Answer]) -> Replacement:
+def plan_replacement(pieces: Sequence[SegmentPiece], answered: Sequence[Answer]) -> TierReplacement:
     """Decide which pieces get a new segment, and which segments go.
 
     Args:
@@ -113,12 +113,12 @@ def plan_replacement(pieces: Sequence[Piece], answered: Sequence[Answer]) -> Rep
                 f"{one.last_offset}, which cannot be cleaned yet. Clean again after more segments have left the disk"
             )
     replaced = {one.segment.id: one.segment for some in sources for one in some}
-    return Replacement(new, sources, tuple(replaced.values()), staying)
+    return TierReplacement(new, sources, tuple(replaced.values()), staying)
 
 
-def _without_empty(pieces: Sequence[Piece]) -> list[Piece]:
+def _without_empty(pieces: Sequence[SegmentPiece]) -> list[SegmentPiece]:
     """Let pieces without records join the piece before them; at the start, the piece after them."""
-    found: list[Piece] = []
+    found: list[SegmentPiece] = []
     start = None
     for piece in pieces:
         if not piece.size_bytes:
@@ -133,14 +133,14 @@ def _without_empty(pieces: Sequence[Piece]) -> list[Piece]:
     return found
 
 
-def _answers_in(piece: Piece, answered: Sequence[Answer]) -> list[Answer]:
+def _answers_in(piece: SegmentPiece, answered: Sequence[Answer]) -> list[Answer]:
     return [one for one in answered if one.first_offset <= piece.last_offset and piece.first_offset <= one.last_offset]
 
 
 # ---- segments and events ---------------------------------------------------------------------------------------------
 
 
-def epochs_of(piece: Piece, sources: Sequence[Answer], lineage: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
+def epochs_of(piece: SegmentPiece, sources: Sequence[Answer], lineage: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
     """Return the part of the lineage within a piece.
 
     A lineage begins at the log start, and the first segment may begin below it, in the epoch that it had there.
@@ -155,7 +155,9 @@ def epochs_of(piece: Piece, sources: Sequence[Answer], lineage: Sequence[EpochEn
     return (EpochEntry(first, piece.first_offset), *within)
 
 
-def lineage_at_end(piece: Piece, epochs: Sequence[EpochEntry], lineage: Sequence[EpochEntry]) -> list[EpochEntry]:
+def lineage_at_end(
+    piece: SegmentPiece, epochs: Sequence[EpochEntry], lineage: Sequence[EpochEntry]
+) -> list[EpochEntry]:
     """Return the lineage up to the end of a piece, as its segment has it; `epochs` are those of the piece."""
     before = [entry for entry in lineage if entry.start_offset <= piece.first_offset]
     return [*(before or epochs[:1]), *epochs[1:]]
@@ -191,7 +193,7 @@ def _update(segment: RemoteSegment, state: CopyState, custom_metadata: bytes | N
 def fault_after(
     log: RemoteLog,
     events: Iterable[SegmentEvent | UpdateEvent],
-    replacement: Replacement,
+    replacement: TierReplacement,
     new_ids: Sequence[str],
     lineage: Sequence[EpochEntry],
     log_start: int,

@@ -43,7 +43,7 @@ class RemoteRule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class TierLeader:
     """The leader of a partition, which deletes its remote segments.
 
     Attributes:
@@ -55,7 +55,7 @@ class Replica:
     log_end: int
     local_bytes: int
 
-    def from_offset(self, log_start: int) -> Replica:
+    def from_offset(self, log_start: int) -> TierLeader:
         """Return the replica with a later log start, where its lineage then begins."""
         later = [entry for entry in self.lineage if entry.start_offset > log_start]
         current = [EpochEntry(entry.epoch, log_start) for entry in self.lineage if entry.start_offset <= log_start]
@@ -96,7 +96,7 @@ class RemoteRound:
 
 def remote_round(
     log: RemoteLog,
-    replica: Replica,
+    replica: TierLeader,
     limits: RemoteLimits,
     now_ms: int,
     *,
@@ -141,13 +141,13 @@ _ROUNDS_MAX = 100
 class Settled(NamedTuple):
     """A replica after many rounds; final if further rounds leave its log start in place."""
 
-    replica: Replica
+    replica: TierLeader
     is_final: bool
 
 
 def settled(
     log: RemoteLog,
-    replica: Replica,
+    replica: TierLeader,
     limits: RemoteLimits,
     now_ms: int,
     *,
@@ -186,7 +186,7 @@ def _before(log: RemoteLog, lineage: Sequence[EpochEntry]) -> Iterator[RemoteSeg
         yield from (one for one in log.listing(epoch) if one.epochs[-1].epoch < first)
 
 
-def _size(log: RemoteLog, replica: Replica, gone: Collection[str]) -> int:
+def _size(log: RemoteLog, replica: TierLeader, gone: Collection[str]) -> int:
     """Return the size of all finished segments within the lineage."""
     finished = {one.id: one for one in _listed(log, replica.lineage) if one.state is CopyState.COPY_FINISHED}
     counted = (
@@ -196,7 +196,7 @@ def _size(log: RemoteLog, replica: Replica, gone: Collection[str]) -> int:
 
 
 def _rule(
-    segment: RemoteSegment, replica: Replica, limits: RemoteLimits, now_ms: int, excess: int
+    segment: RemoteSegment, replica: TierLeader, limits: RemoteLimits, now_ms: int, excess: int
 ) -> RemoteRule | None:
     """Return why a segment in a listing is deleted, or None."""
     if segment.state is CopyState.DELETE_STARTED:

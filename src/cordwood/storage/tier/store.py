@@ -628,7 +628,7 @@ class TierStore(WrappedTargetStore):
                 raise
             what = f"segment {file.segment.id} is not in the tier {self.tier.root}, although its copy was finished"
             raise CorruptFileError(what, path=path) from error
-        return _Part(opened, path, *(file.part or (0, opened.size())))
+        return _FilePart(opened, path, *(file.part or (0, opened.size())))
 
     def _is_empty_index(self, file: _RemoteFile) -> bool:
         """Return whether a file is the transaction index of a segment that turned out to have none."""
@@ -739,7 +739,7 @@ class _Content(ReadableFile):
         pass
 
 
-class _Part(WrappedReadableFile):
+class _FilePart(WrappedReadableFile):
     """The part [first, end) of a file, under another path."""
 
     def __init__(self, file: ReadableFile, path: str, first: int, end: int) -> None:

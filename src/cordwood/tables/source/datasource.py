@@ -58,7 +58,7 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
     """
     accumulator: Accumulator[ReadCounts] | None = None
     if hasattr(spark, "_jsparkSession"):  # not a session of Spark Connect
-        accumulator = spark.sparkContext.accumulator(ReadCounts(), Sum())
+        accumulator = spark.sparkContext.accumulator(ReadCounts(), CountsAccumulator())
     pushes = keeps_filters_apart() if push_filters is None else push_filters
 
     class RegisteredSource(LogDataSource):
@@ -161,7 +161,7 @@ def _names(schema: StructType, row_format: RowFormat) -> tuple[str, ...]:
 # ---- counts ----------------------------------------------------------------------------------------------------------
 
 
-class Sum(AccumulatorParam[ReadCounts]):
+class CountsAccumulator(AccumulatorParam[ReadCounts]):
     """Adds counts in a Spark accumulator."""
 
     @override

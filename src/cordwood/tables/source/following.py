@@ -23,7 +23,7 @@ from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.segment import Cut
-from cordwood.storage.log.tail import PATIENCE_SECONDS, Patience, Tail, begin_of_newer, find_tail, follow
+from cordwood.storage.log.tail import PATIENCE_SECONDS, Tail, TailPatience, begin_of_newer, find_tail, follow
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
@@ -72,7 +72,7 @@ class _Followed:
     place: LocatedPartition
     identity: tuple[str, int, int]
     log: LogView
-    patience: Patience
+    patience: TailPatience
     listed: float = 0.0
     changed_ns: int = 0
     tail: Tail | None = None
@@ -299,7 +299,7 @@ class Follower:
             log = LogView(place.path, fs=self._fs, live=True, log_start_offset=start)
             if one is None:
                 topic_id = place.topic_id()
-                one = _Followed(partition, place, identity, log, Patience(self.clock))
+                one = _Followed(partition, place, identity, log, TailPatience(self.clock))
                 one.topic_id = None if topic_id is None else encode_id(topic_id)
             one.log, one.changed_ns, one.listed = log, info.mtime_ns, self.clock()
         one.place = place

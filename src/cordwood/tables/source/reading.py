@@ -90,7 +90,7 @@ def read_slice(plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> I
         DataError: a file is damaged.
         RequestError: offsets of the slice are missing.
     """
-    reader = _Reader(plan, slice_, fs, counts)
+    reader = _SliceReader(plan, slice_, fs, counts)
     while True:
         try:
             yield from reader.rows()
@@ -103,7 +103,7 @@ class _Healed(Exception):  # noqa: N818
     """Ends the reading of a slice whose log has new patches."""
 
 
-class _Reader:
+class _SliceReader:
     def __init__(self, plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> None:
         self._plan = plan
         self._slice = slice_

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cordwood.commands import ls as listing_report
 from cordwood.commands.why.facts import WhyPartition, could_lose
 from cordwood.common.text import Column, bytes_text, cells_of, number, printable
-from cordwood.storage.node.listing import BrokerListing, Listing, ReplicasListing, Role
+from cordwood.storage.node.listing import BrokerListing, Listing, ReplicaRole, ReplicasListing
 from cordwood.view.node_look import NodeLook
 from cordwood.view.pages import groups, transactions
 from cordwood.view.pages.drawing import Bar, bars, both
@@ -104,7 +104,7 @@ def _brokers(look: NodeLook, listing: Listing, links: Links) -> Content:
     ]
     behind: dict[str, int] = {}
     for partition in listing.partitions:
-        behind[partition.broker] = behind.get(partition.broker, 0) + (partition.role is Role.NOT_IN_SYNC)
+        behind[partition.broker] = behind.get(partition.broker, 0) + (partition.role is ReplicaRole.NOT_IN_SYNC)
     rows: list[Sequence[Content]] = []
     for one in listing.brokers:
         states = dict.fromkeys(directory.summary for directory in listing.directories if directory.broker == one.name)

@@ -10,7 +10,7 @@ from cordwood.commands.groups import GROUP_COLUMNS, MEMBER_COLUMNS, OFFSET_COLUM
 from cordwood.common.text import cells_of, number, printable
 from cordwood.common.types import TopicPartition
 from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing
-from cordwood.storage.node.listing import Role
+from cordwood.storage.node.listing import ReplicaRole
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.pages.drawing import Bar, bars, both
 from cordwood.view.pages.frame import (
@@ -248,7 +248,7 @@ def partition_paths(look: NodeLook) -> Mapping[TopicPartition, str]:
     found = () if look.listing is None else look.listing.partitions
     paths: dict[TopicPartition, str] = {}
     for one in found:
-        if one.topic_partition is not None and (one.topic_partition not in paths or one.role is Role.LEADER):
+        if one.topic_partition is not None and (one.topic_partition not in paths or one.role is ReplicaRole.LEADER):
             paths[one.topic_partition] = one.path
     return paths
 

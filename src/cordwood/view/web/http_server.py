@@ -102,7 +102,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """The response to a request.
 
     Attributes:
@@ -116,9 +116,9 @@ class Answer:
 
 
 #: Computes the answer to a request for a path.
-Route = Callable[[Request], Answer]
+Route = Callable[[Request], Response]
 #: Returns a refusal before the answer is computed, or None if the request may be answered.
-Guard = Callable[[Request], Answer | None]
+Guard = Callable[[Request], Response | None]
 
 
 class HttpServer:
@@ -177,7 +177,7 @@ class _Application:
         self._headers = headers
         self._lock = threading.Lock()
         #: Answers that are being computed, by path and query.
-        self._answers: dict[tuple[str, str], Future[Answer]] = {}
+        self._answers: dict[tuple[str, str], Future[Response]] = {}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         answer = self._answer(Request.of(environ), environ["QUERY_STRING"])
@@ -190,18 +190,18 @@ class _Application:
         start_response(f"{answer.status.value} {answer.status.phrase}", list(headers.items()))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
 
-    def _answer(self, request: Request, query: str) -> Answer:
+    def _answer(self, request: Request, query: str) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"There is only GET.\n", headers={"Allow": "GET, HEAD"})
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"There is only GET.\n", headers={"Allow": "GET, HEAD"})
         refused = self._guard(request)
         if refused is not None:
             return refused
         route = self._routes.get(request.path)
         if route is None:
-            return Answer(HTTPStatus.NOT_FOUND, f"There is {' and '.join(self._routes)}.\n".encode())
+            return Response(HTTPStatus.NOT_FOUND, f"There is {' and '.join(self._routes)}.\n".encode())
         target = (request.path, query)
 
-        def compute() -> Answer:
+        def compute() -> Response:
             try:
                 return route(request)
             finally:
@@ -212,15 +212,15 @@ class _Application:
             computing = self._answers.get(target)
             if computing is None:
                 if len(self._answers) >= THREADS:
-                    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Busy with other requests.\n")
+                    return Response(HTTPStatus.SERVICE_UNAVAILABLE, b"Busy with other requests.\n")
                 computing = self._answers[target] = in_background(compute, f"http {request.path}")
         if not wait([computing], _SECONDS_MAX).done:
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"No answer within {_SECONDS_MAX} s.\n".encode())
+            return Response(HTTPStatus.SERVICE_UNAVAILABLE, f"No answer within {_SECONDS_MAX} s.\n".encode())
         try:
             return computing.result()
         except Exception:
             _log.exception("GET %s failed", request.path)
-            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"The log of this program says what failed.\n")
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"The log of this program says what failed.\n")
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
@@ -338,7 +338,7 @@ class Access:
     port: int
     token: str | None = None
 
-    def refuse(self, request: Request) -> Answer | None:
+    def refuse(self, request: Request) -> Response | None:
         """Return a refusal, or None if the request may be answered."""
         host = request.headers.get("host", "")
         if not self._is_ours(host):
@@ -355,7 +355,7 @@ class Access:
         names = {*_LOOPBACK, name} if is_loopback(self.host) else {name}
         return host.lower() in {f"{one}:{self.port}" for one in names} or (self.port == 80 and host.lower() in names)
 
-    def _ask_for_token(self, request: Request, token: str) -> Answer | None:
+    def _ask_for_token(self, request: Request, token: str) -> Response | None:
         given = request.query.get("token")
         if given is not None and _is_same(given, token):
             rest = {name: value for name, value in request.query.items() if name != "token"}
@@ -363,7 +363,7 @@ class Access:
             path = "/" + quote(request.path.lstrip("/"), safe="/.", encoding="latin-1")
             target = path + (f"?{urlencode(rest, errors='surrogateescape')}" if rest else "")
             cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
-            return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": target, "Set-Cookie": cookie})
+            return Response(HTTPStatus.SEE_OTHER, b"", headers={"Location": target, "Set-Cookie": cookie})
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         if any(_is_same(one, token) for one in (bearer, _cookie_of(request))):
             return None
@@ -382,8 +382,8 @@ def _is_same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
 
 
-def _refusal(why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> Answer:
-    return Answer(status, f"{why}\n".encode())
+def _refusal(why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> Response:
+    return Response(status, f"{why}\n".encode())
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -391,24 +391,24 @@ def _refusal(why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> Answer:
 _PAGES_MAX = 10**6
 
 
-def html(page: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+def html(page: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
     """Answer with a page."""
-    return Answer(status, page.encode(), "text/html; charset=utf-8")
+    return Response(status, page.encode(), "text/html; charset=utf-8")
 
 
-def json_document(document: Mapping[str, Any]) -> Answer:
+def json_document(document: Mapping[str, Any]) -> Response:
     """Answer with a page's values as JSON."""
-    return Answer(HTTPStatus.OK, json.dumps(document, indent=1).encode() + b"\n", "application/json")
+    return Response(HTTPStatus.OK, json.dumps(document, indent=1).encode() + b"\n", "application/json")
 
 
-def not_yet() -> Answer:
+def not_yet() -> Response:
     """Answer 503, as the result is not available yet."""
-    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Not known yet; ask again.\n", headers={"Retry-After": "1"})
+    return Response(HTTPStatus.SERVICE_UNAVAILABLE, b"Not known yet; ask again.\n", headers={"Retry-After": "1"})
 
 
-def style_sheet(_: Request) -> Answer:
+def style_sheet(_: Request) -> Response:
     """Answer with the style sheet of all pages."""
-    return Answer(HTTPStatus.OK, frame.style().encode(), "text/css; charset=utf-8")
+    return Response(HTTPStatus.OK, frame.style().encode(), "text/css; charset=utf-8")
 
 
 def wanted(request: Request) -> Wanted:

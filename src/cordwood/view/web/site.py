@@ -51,9 +51,9 @@ from cordwood.view.web.http_server import (
     HEADERS,
     HOST,
     Access,
-    Answer,
     HttpServer,
     Request,
+    Response,
     Route,
     html,
     is_loopback,
@@ -131,7 +131,7 @@ class Site:
         return lambda request: html(page.page(self._latest(), wanted(request), self._links))
 
     def _page_json(self, page: NodePage) -> Route:
-        def answer(request: Request) -> Answer:
+        def answer(request: Request) -> Response:
             look = self._latest()
             document = page.document(look, wanted(request))
             return _missing(look, page.step) if document is None else json_document(document)
@@ -143,40 +143,40 @@ class Site:
         look, name = self._latest(), request.query.get("broker", "")
         return look.of_broker(name) if name in look.brokers else None
 
-    def _node(self, request: Request) -> Answer:
+    def _node(self, request: Request) -> Response:
         look = self._broker(request)
         if look is None:
             return html(node.no_broker_page(request.query.get("broker", ""), self._links), _NOT_FOUND)
         return html(node.node_page(look, wanted(request), self._links))
 
-    def _node_json(self, request: Request) -> Answer:
+    def _node_json(self, request: Request) -> Response:
         look = self._broker(request)
         if look is None:
-            return Answer(_NOT_FOUND, b"There is no broker of this name.\n")
+            return Response(_NOT_FOUND, b"There is no broker of this name.\n")
         return json_document(node.document(look, wanted(request)))
 
-    def _group(self, request: Request) -> Answer:
+    def _group(self, request: Request) -> Response:
         look, group_id = self._latest(), request.query.get("id", "")
         group = groups.group_of(look, group_id)
         if group is None:
             return html(groups.no_group_page(look, group_id, self._links), _NOT_FOUND)
         return html(groups.group_page(look, group, wanted(request), self._links))
 
-    def _group_json(self, request: Request) -> Answer:
+    def _group_json(self, request: Request) -> Response:
         look = self._latest()
         group = groups.group_of(look, request.query.get("id", ""))
         if group is not None:
             return json_document(group_document(group))
         if look.groups is None:
             return _missing(look, Step.GROUPS)
-        return Answer(_NOT_FOUND, b"There is no group of this name.\n")
+        return Response(_NOT_FOUND, b"There is no group of this name.\n")
 
     # ---- one partition ----
 
-    def _of_one(self, route: Callable[[str, Request], Answer]) -> Route:
+    def _of_one(self, route: Callable[[str, Request], Response]) -> Route:
         """Make a route for a known partition; it answers with a page if the request is invalid."""
 
-        def answer(request: Request) -> Answer:
+        def answer(request: Request) -> Response:
             path = request.query.get("path", "")
             listing = self._latest().listing
             if listing is None:
@@ -199,39 +199,39 @@ class Site:
     def _log(self, path: str) -> LogView:
         return open_partition(path, self._of_partition(path), fs=self._fs)
 
-    def _partition(self, path: str, _: Request) -> Answer:
+    def _partition(self, path: str, _: Request) -> Response:
         look = self._looks.of(path)
         if look is None:
             return html(partition.under_way_page(path, self._links))
         latest, name = self._latest(), look.listing.topic_partition
         return html(partition.partition_page(look, latest.open_in(name), self._links, latest.replicas_of(name)))
 
-    def _partition_json(self, path: str, _: Request) -> Answer:
+    def _partition_json(self, path: str, _: Request) -> Response:
         look = self._looks.of(path)
         if look is None:
             return not_yet()
         return json_document(partition.document(look))
 
-    def _batches(self, path: str, request: Request) -> Answer:
+    def _batches(self, path: str, request: Request) -> Response:
         offset = _offset(request)
         found = batches_from(self._log(path), offset, records.ROWS_MAX)
         return html(records.batches_page(path, found, offset, self._links))
 
-    def _records(self, path: str, request: Request) -> Answer:
+    def _records(self, path: str, request: Request) -> Response:
         offset = _offset(request)
         found = records_from(self._log(path), offset, records.ROWS_MAX)
         return html(records.records_page(path, found, offset, self._links))
 
-    def _lines(self, *, batches: bool) -> Callable[[str, Request], Answer]:
-        def answer(path: str, request: Request) -> Answer:
+    def _lines(self, *, batches: bool) -> Callable[[str, Request], Response]:
+        def answer(path: str, request: Request) -> Response:
             lines = self._dump_lines(path, batches=batches, offset=_offset(request), limit=records.ROWS_MAX)
-            return Answer(HTTPStatus.OK, lines, "application/x-ndjson")
+            return Response(HTTPStatus.OK, lines, "application/x-ndjson")
 
         return answer
 
     # ---- find ----
 
-    def _find(self, path: str, request: Request) -> Answer:
+    def _find(self, path: str, request: Request) -> Response:
         query = request.query
         if query.get("key"):
             return html(records.key_page(path, query["key"], self._get(path, query["key"]), self._links))
@@ -242,11 +242,11 @@ class Site:
                 raise RequestError(f"There is no record from {query['time']} on")
         else:
             offset = _offset(request)
-        return Answer(
+        return Response(
             HTTPStatus.SEE_OTHER, b"", headers={"Location": address("records", {"path": path, "offset": offset})}
         )
 
-    def _get_json(self, path: str, request: Request) -> Answer:
+    def _get_json(self, path: str, request: Request) -> Response:
         return json_document(self._get(path, request.query.get("key", "")).document())
 
     def _get(self, path: str, key: str) -> GetResult:
@@ -264,12 +264,12 @@ class Site:
 _NOT_FOUND = HTTPStatus.NOT_FOUND
 
 
-def _missing(look: NodeLook, step: Step) -> Answer:
+def _missing(look: NodeLook, step: Step) -> Response:
     """Explain why the result of a step is missing."""
     if not has_come_to(look, step):
         return not_yet()
     why = look.failures.get(step, f"There is nothing that cordwood {step} could read.")
-    return Answer(_NOT_FOUND, f"{printable(why)}\n".encode())
+    return Response(_NOT_FOUND, f"{printable(why)}\n".encode())
 
 
 def _offset(request: Request) -> int:

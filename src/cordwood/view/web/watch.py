@@ -92,7 +92,7 @@ def _old_at(began_ms: int, ended_ms: int) -> int:
 
 
 @dataclass
-class _Kept:
+class _KeptLook:
     """A partition scan, and when it becomes old, in milliseconds; None while it is running."""
 
     look: Future[PartitionLook]
@@ -111,7 +111,7 @@ class PartitionLooks:
         self._look = look
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptLook] = OrderedDict()
 
     def of(self, path: str) -> PartitionLook | None:
         """Return the scan of a partition, or None if it is still running or waits for other scans.
@@ -136,9 +136,9 @@ class PartitionLooks:
                 raise  # the scan itself timed out
             return None
 
-    def _begin(self, path: str) -> _Kept:
+    def _begin(self, path: str) -> _KeptLook:
         began = self._clock()
-        kept = self._kept[path] = _Kept(in_background(lambda: self._look(path), f"look at {path}"))
+        kept = self._kept[path] = _KeptLook(in_background(lambda: self._look(path), f"look at {path}"))
         kept.look.add_done_callback(lambda _: setattr(kept, "old_at_ms", _old_at(began, self._clock())))
         ended = [name for name, one in self._kept.items() if one.look.done()]
         for name in ended[: max(0, len(self._kept) - _KEPT)]:
