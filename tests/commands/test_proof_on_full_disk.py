@@ -30,7 +30,7 @@ DISK_KIB = 40 << 10
 #: Its proof is one task, whose entries no longer fit in memory; or many tasks.
 SHAPES = {"one task": Shape(value_bytes=1, key_bytes=8), "many tasks": Shape()}
 #: No folder can be made; no file; the first write is cut; a later one is.
-FREE_BYTES = (0, 4 * KIB, 64 * KIB, 20 * MIB)
+FREE_BYTES = (0, 4 * KIB, 64 * KIB, 8 * MIB)
 
 
 @pytest.fixture(scope="module", params=SHAPES)

@@ -26,7 +26,7 @@ from typing import Any
 from cordwood.cleaning.proof.keys import KeyRules
 from cordwood.cleaning.proof.pairs import Facts, ViolationKind
 from cordwood.cleaning.proof.reading import PairRange
-from cordwood.cleaning.proof.room import HERE_BYTES, RANGE_BYTES
+from cordwood.cleaning.proof.room import HERE_BYTES, RANGE_BYTES, WHOLE_HERE_BYTES
 from cordwood.cleaning.proof.scratch import Kept
 from cordwood.cleaning.proof.site import ATTEMPTS, Lost, TaskSite, lost_too_often, run_tasks
 from cordwood.cleaning.proof.violations import key_at
@@ -60,8 +60,6 @@ from cordwood.storage.log.view import LogView
 
 #: One task compares a whole partition up to this number of bytes of all replicas.
 WHOLE_BYTES = RANGE_BYTES
-#: Bytes of a range's entries and steps that stay in memory in a task that compares a whole partition.
-WHOLE_HERE_BYTES = 16 << 20
 #: Approximate minimum size of a record with a key, to bound the number of keys in a log.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4

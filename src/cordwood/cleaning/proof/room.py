@@ -5,7 +5,7 @@ from __future__ import annotations
 #: Bytes of a range of offsets, and of a state that one task proves.
 RANGE_BYTES = 128 << 20
 #: Bytes that a task keeps in memory without a file, if it proves a whole partition, and if it returns them to others.
-WHOLE_HERE_BYTES, HERE_BYTES = 64 << 20, 1 << 17
+WHOLE_HERE_BYTES, HERE_BYTES = 16 << 20, 1 << 17
 #: Size of an ENTRY and of a STEP. They are numbers here, as a plan should not load the proof and its kernels for them.
 ENTRY_BYTES, STEP_BYTES = 24, 32
 _BLOCK_BYTES = 4096
