@@ -271,7 +271,8 @@ def test_a_partition_in_two_directories_ends_the_start(node: Node) -> None:
     with pytest.raises(IllegalStateError, match="Duplicate log directories for t-0"):
         node.manager.startup()
     # It holds no lock now.
-    LogManager(node.fs, ["d1"]).startup()
+    with LogManager(node.fs, ["d1"]) as other:
+        assert other.get_log(ONE) is not None
 
 
 class Failing(WrappedFileSystem):
