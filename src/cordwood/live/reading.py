@@ -128,10 +128,10 @@ begin_append, end_append = _appending.append, _appending.pop
 class _LastSleep(threading.local):
     """CPU seconds of a thread at its last sleep."""
 
-    since = 0.0
+    at_seconds = 0.0
 
 
-_reader = _LastSleep()
+_last_sleep = _LastSleep()
 
 
 def give_way(sleep: Callable[[float], object] = time.sleep) -> None:
@@ -139,7 +139,7 @@ def give_way(sleep: Callable[[float], object] = time.sleep) -> None:
     if not _appending:
         return
     now = time.thread_time()
-    turn = min(now - _reader.since, _TURN_SECONDS_MAX)
+    turn = min(now - _last_sleep.at_seconds, _TURN_SECONDS_MAX)
     if turn < _TURN_SECONDS:
         return
     _sleeping.append(None)
@@ -147,4 +147,4 @@ def give_way(sleep: Callable[[float], object] = time.sleep) -> None:
         sleep(turn * _SHARE * len(_sleeping))
     finally:
         _sleeping.pop()
-        _reader.since = now
+        _last_sleep.at_seconds = now
