@@ -104,7 +104,7 @@ def compare_partitions(
             whole,
             each(
                 functools.partial(_compare_whole, site, sample),
-                [partitions[at] for at in whole],
+                [(partitions[at], WHOLE_HERE_BYTES if sizes[at] <= WHOLE_BYTES else HERE_BYTES) for at in whole],
                 [*map(sizes.__getitem__, whole)],
             )
             if whole
@@ -125,16 +125,15 @@ def _size_bytes(replica: ComparedReplica, fs: Store) -> int:
         return 0  # the comparison reports the error
 
 
-def _compare_whole(site: TaskSite, sample: KeyShare, partition: ReplicatedPartition) -> PartitionComparison:
-    """Compare all replicas of a partition in this process."""
+def _compare_whole(site: TaskSite, sample: KeyShare, item: tuple[ReplicatedPartition, int]) -> PartitionComparison:
+    """Compare all replicas of a partition in this process; keep up to a number of bytes of a range in memory."""
+    partition, here_bytes = item
 
     def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         return [do(item) for item in items]
 
     with site.in_task() as own:
-        fs = own.open()
-        is_small = sum(_size_bytes(one, fs) for one in partition.replicas) <= WHOLE_BYTES
-        return _compare_one(_Tasks(each, 1, site, WHOLE_HERE_BYTES if is_small else HERE_BYTES), fs, partition, sample)
+        return _compare_one(_Tasks(each, 1, site, here_bytes), own.open(), partition, sample)
 
 
 def state_of(replica: ComparedReplica, fs: Store) -> ReplicaState:

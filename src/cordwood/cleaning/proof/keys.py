@@ -147,8 +147,7 @@ class KeyEntries:
         # Only a later task decides whether a transactional record counts. If it does not, an older record may be the
         # last of its key, so keep older records, too.
         if self._all_committed and went and self.rules.survivor.ranks is None:
-            # A copy, so that the memory of the dropped entries is freed.
-            target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))].copy()
+            target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
         self._all_committed = True
         return target, starts
 

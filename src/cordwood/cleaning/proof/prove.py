@@ -5,7 +5,7 @@
     conclude      per partition: the producers in a broker's state; which transactions were and still are committed
     judge         per hash range: each key's last committed value, in a table of removed or of remaining records
 
-If most files are unchanged, only changed ranges are compared at first, and the steps are repeated with more ranges
+If many files are unchanged, only changed ranges are compared at first, and the steps are repeated with more ranges
 until no unread range can turn the verdict; see `witnesses`.
 
 One task proves a whole partition if it fits one range. Tasks write large results to files of a scratch folder; if such

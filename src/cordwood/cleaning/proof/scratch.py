@@ -128,7 +128,8 @@ class ScratchWriter:
         """Keep an array in sections, which no longer changes; it can be read once the `with` block has ended."""
         if array.nbytes <= self.here_bytes:
             self.here_bytes -= array.nbytes
-            return kept_here(array, starts)
+            # A part of an array would keep all of it in memory.
+            return kept_here(array if array.base is None else array.copy(), starts)
         if self._appender is None:
             self._appender = Appender(self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}"))
         starts = np.asarray(starts, np.int64)

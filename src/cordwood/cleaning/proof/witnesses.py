@@ -1,4 +1,4 @@
-"""Chooses the ranges that a proof has to read if most files did not change.
+"""Chooses the ranges that a proof reads if many files did not change.
 
 A file that both states share needs no comparison. Its records matter only to removed records of the same keys, and to
 transactions. So a proof reads the changed files, and then unchanged files one after another, until no unread file
