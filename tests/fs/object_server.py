@@ -18,10 +18,13 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import obstore
+import pytest
 from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
+from cordwood.fs import objects
+from cordwood.fs.object_requests import Patience
 from tests.fixtures import copy_of
 
 if TYPE_CHECKING:
@@ -251,3 +254,8 @@ def faulty(address: str) -> Iterator[tuple[str, Faults]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def never_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operations fail at their first failed request."""
+    monkeypatch.setattr(objects, "Patience", lambda: Patience(retry_seconds=0))

@@ -13,12 +13,10 @@ from unittest import mock
 import pytest
 
 from cordwood.common.errors import CordwoodError
-from cordwood.fs import objects
-from cordwood.fs.object_requests import Patience
 from cordwood.live.validation import read_batches
 from cordwood.storage.index import build
 from tests import knobs
-from tests.fs.object_server import Server, environment, faulty, running_server
+from tests.fs.object_server import Server, environment, faulty, never_retry, running_server
 from tests.live.tiered_nodes import NOW, ORDERS, Node, numbers, values
 
 pytestmark = pytest.mark.more
@@ -104,6 +102,29 @@ def test_a_sequential_reader_takes_one_request_for_a_small_segment(server: Serve
             assert len(asked.asked) == 3
 
 
+def test_no_clean_replaces_segments_that_a_lost_commit_may_have_put_into_the_tier(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_retry(monkeypatch)
+    configs, tier = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}, "s3://logs/lost-commit"
+    with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
+        node = Node(tmp_path, tier=tier, configs=configs)
+        with node.manager:
+            node.fill(60)
+            node.tiering.open_all()
+            closed = [one.base_offset for one in node.log.log_segments[:-1]]
+            copying = 3 * len(closed)
+            asked.begin({copying + 1: "dead"})  # the first request after the one that commits
+            node.step()
+            assert f"{'0' * 19}2.json" in asked.asked[copying] and node.tiered.failures
+            assert [one.base_offset for one in node.log.log_segments[:-1]] == closed  # the clean failed, too
+    again = Node(tmp_path, now_ms=NOW + 1_000_000, tier=tier, configs=configs)
+    with mock.patch.dict(os.environ, environment(server.address)), again.manager:
+        again.step()
+        assert again.state.copied_end >= 60
+        assert values(again.log)[-7:] == numbers(60, 53)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["403", "lost", "dead"])
 @pytest.mark.parametrize("policy", ["delete", "compact", "indexed"])
@@ -112,7 +133,7 @@ def test_a_fault_at_any_request_loses_nothing(
 ) -> None:
     monkeypatch.setattr(build, "SEGMENT_SHARE", 0)  # segments of this size would have no key index
     if kind == "dead":  # no retry helps
-        monkeypatch.setattr(objects, "Patience", lambda: Patience(retry_seconds=0))
+        never_retry(monkeypatch)
     is_indexed, policy = policy == "indexed", "compact" if policy == "indexed" else policy
     configs, happened, indexes = {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0"}, 0, 0
     for number in range(0, 1000, knobs.step(40)):

@@ -15,15 +15,13 @@ import pytest
 import cordwood
 from cordwood.cleaning.engine.results import CleanResult
 from cordwood.common.errors import CordwoodError
-from cordwood.fs import objects
 from cordwood.fs.by_url import file_system_for
-from cordwood.fs.object_requests import Patience
 from cordwood.storage.log.view import LogView
 from cordwood.storage.tier.store import TierStore, with_tier
 from tests import knobs
 from tests.command import run
 from tests.fixtures import copy_of, fixture, tier_options
-from tests.fs.object_server import BACKEND, BUCKET, Server, environment, faulty, running_server
+from tests.fs.object_server import BACKEND, BUCKET, Server, environment, faulty, never_retry, running_server
 
 pytestmark = pytest.mark.more
 
@@ -144,7 +142,7 @@ def test_a_fault_at_any_request_leaves_the_old_log_or_the_new_one(
     server: Server, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "dead":  # no retry helps
-        monkeypatch.setattr(objects, "Patience", lambda: Patience(retry_seconds=0))
+        never_retry(monkeypatch)
     before, seen = payments(ROOT / "kafka-logs", filled(server)), set[str]()
     for number in range(0, 400, knobs.step(60)):
         url = filled(server)

@@ -1,5 +1,6 @@
 """Puts the outputs of a clean into the tier of a live log.
 
+    settle    if the outcome of the last commit is unknown, the newest known state is committed again
     choose    groups with a segment in the tier go there; all later ones are swapped on the disk
     upload    the new segments, under new ids
     commit    one manifest names the new segments instead of the old ones, and the end of the cleaned part
@@ -60,6 +61,7 @@ def put_in_tier(
     with tiered.lock:
         swap = _LiveSwap(fs, tiered, task, now_ms)
         try:
+            tiered.settle()
             return swap.put(output, check, changing)
         except (LogCleaningAbortedError, FencedError):
             raise

@@ -31,6 +31,7 @@ class TieredLog:
         failures: failed attempts since the last success.
         failing_since_ms: time of the first of them.
         fenced: another writer has claimed the log.
+        is_settled: it is known whether the last commit succeeded.
     """
 
     log: Log
@@ -46,6 +47,7 @@ class TieredLog:
     copied_bytes: int = 0
     copied_segments: int = 0
     deleted_segments: int = 0
+    is_settled: bool = True
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -65,7 +67,21 @@ class TieredLog:
             FencedError: another writer has claimed the log.
             StoreError, OSError: the tier failed; the state before still counts, or the next attempt finds this one.
         """
+        self.is_settled = False
         self.remote.state = self.generations.commit(state)
+        self.is_settled = True
+
+    def settle(self) -> None:
+        """Commit the newest known state again if a failed commit may have succeeded.
+
+        Call it before segments that wait for a copy are replaced: the tier may name copies of them, and the next
+        opening would find other segments beside these copies.
+
+        Raises:
+            FencedError, StoreError, OSError: see `commit`.
+        """
+        if not self.is_settled:
+            self.commit(self.state)
 
     def fence(self, error: FencedError) -> None:
         """Take no more changes: another writer has claimed the log."""
